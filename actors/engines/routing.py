@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from actorserve.shm.kv_map.index import CachedPrefixes
+from actorserve.shm.kv_map.pause import PauseState, PauseWord
+from actorserve.shm.kv_map.sleep import SleepWord
 from actorserve.shm.layout import HASH_BYTES
 
 from ..runtime.process import Context
@@ -32,6 +34,8 @@ class EngineRouter:
         self._block_size = config.block_size
         places = system.kv_map_offsets if config.enable_prefix_caching else []
         self._maps = [CachedPrefixes(context.segment, offset, system.kv_map_sizes) for offset in places]
+        memory, offsets = context.segment.map, system.kv_map_offsets
+        self._words = [(PauseWord(memory, offset), SleepWord(memory, offset)) for offset in offsets]
         self._recent: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # engine and end, by block
         count = len(system.engines)
         self._seen = [Load(0, 0, 0)] * count
@@ -41,6 +45,15 @@ class EngineRouter:
     def up(self, but: int | None = None) -> list[int]:
         """The engines that can compute now, but one."""
         return [engine for engine in self._loads.engines if engine != but and self._loads.is_up(engine)]
+
+    def holds(self, engine: int) -> bool:
+        """Does it compute nothing, whatever it has: is it paused, or asleep?"""
+        pause, sleep = self._words[engine]
+        return pause.state is PauseState.PAUSED or bool(sleep.state.asleep)
+
+    def able(self, but: int) -> list[int]:
+        """The engines that can compute now, and will, but one."""
+        return [engine for engine in self.up(but) if not self.holds(engine)]
 
     def is_parked(self, engine: int) -> bool:
         """Is it not wanted now?"""

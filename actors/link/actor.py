@@ -109,7 +109,7 @@ class LinkActor(LoopActor):
         context = self._context
         self.connection = EngineConnection(context, self._heard, self._met, self._lost, turns.turn)
         asked = self.connection.name, lambda: self.connection.is_parked, self.sequences.have_begun
-        self.administration = LinkAdministration(context, self._kv, *asked)
+        self.administration = LinkAdministration(context, self._kv, *asked, self._giver.others_will)
         self._turns = turns
         self._connecting = self._loop.create_task(self.connection.run())
         self._connecting.add_done_callback(lambda task: task.cancelled() or task.result())

@@ -70,11 +70,17 @@ class LinkAdministration:
     """Of one link. `is_parked`: nobody wants the engine, so that there is nothing to ask."""
 
     def __init__(
-        self, context: Context, kv: KVMap, name: str, is_parked: Callable[[], bool], has_begun: Callable[[], bool]
+        self,
+        context: Context,
+        kv: KVMap,
+        name: str,
+        is_parked: Callable[[], bool],
+        has_begun: Callable[[], bool],
+        others_will: Callable[[], bool],
     ) -> None:
-        """`has_begun`: is anything held here that has tokens, and will be given to others if the engine stays away?"""
+        """`has_begun`: is anything held here that has tokens? `others_will`: does another engine take that, or soon?"""
         self._context, self._kv, self._name = context, kv, name
-        self._is_parked, self._has_begun = is_parked, has_begun
+        self._is_parked, self._has_begun, self._others_will = is_parked, has_begun, others_will
         self._weights = WeightsRecord(context.files["weights"], context.spec.engine)
         self._open: dict[int, Open] = {}
         self._channel: Channel | None = None
@@ -118,13 +124,19 @@ class LinkAdministration:
             return
         now = time.monotonic()
         for number, one in list(self._open.items()):
-            if isinstance(one.call, Pause) and one.call.mode == "wait" and self._has_begun():
+            is_late = now - max(one.since, self._lost_at) > ABSENT_S
+            if self._waits_for_others(one.call, is_late):
                 continue
             if self._is_parked() or isinstance(one.call, Pause | Resume):
                 self._settle_absent(one.call)
-            elif now - max(one.since, self._lost_at) > ABSENT_S:
+            elif is_late:
                 del self._open[number]
                 self._post(Unanswered(number, self._problem()))
+
+    def _waits_for_others(self, call: Call, is_late: bool) -> bool:
+        """Who holds is given nothing. Where nobody takes what has begun, it stands until somebody resumes."""
+        waits = isinstance(call, Pause) and call.mode == "wait" and self._has_begun()
+        return waits and (self._others_will() or not is_late)
 
     def _problem(self) -> str:
         return f"Engine {self._context.spec.engine} at {self._name} does not answer: {self._why}."
@@ -135,6 +147,8 @@ class LinkAdministration:
         """It may be asked again under its number, by whoever is patient."""
         if call.call in self._open:
             return
+        if isinstance(call, Resume):
+            self._end_pauses()
         if len(self._open) >= MOST_CALLS:
             del self._open[next(iter(self._open))]  # for which nobody waits any more
         self._open[call.call] = Open(call, time.monotonic())
@@ -142,6 +156,12 @@ class LinkAdministration:
             self._send(self._channel, call)
         else:
             self.look()
+
+    def _end_pauses(self) -> None:
+        """Nobody is to hold any more: a pause that is still waited for would hold after all."""
+        for number in [number for number, one in self._open.items() if isinstance(one.call, Pause)]:
+            del self._open[number]
+            self._post(Paused(number))
 
     def _settle_absent(self, call: Call) -> None:
         """Of one that is away: nothing is planned there for this server; of one that nobody wants nothing is asked."""

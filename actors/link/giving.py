@@ -28,10 +28,25 @@ class LinkGiver:
         self._share_at = 0.0
 
     def give_all(self) -> None:
-        """To engines that compute; it stays while there is none."""
-        if engines := self._router.up(but=self._engine):
+        """To engines that compute, and do not hold; it stays while there is none. Where this engine is not wanted it
+        goes to those that hold, too.
+        """
+        able, up = self._router.able(but=self._engine), self._router.up(but=self._engine)
+        if engines := able or (up if self._router.is_parked(self._engine) else []):
             given = self._give(list(self._sequences.held.values()), engines)
             self._context.log.warning("requests of engine %d go on elsewhere, %s", self._engine, given)
+
+    def others_will(self) -> bool:
+        """Does another engine compute what is given to it, or one of this machine soon? Of others nobody knows when."""
+        if self._router.able(but=self._engine):
+            return True
+        home = [engine for engine in self._home() if not self._router.is_parked(engine)]
+        return not all(map(self._router.holds, home))
+
+    def _home(self) -> list[int]:
+        """The engines of this machine."""
+        elsewhere = self._context.system.remote_engines
+        return [engine for engine in self._context.served.engines if engine not in elsewhere]
 
     def share(self, waiting: int) -> None:
         """So many wait there for a row or, here, for a slot: the last that have come, as far as others have rows. One
@@ -71,8 +86,7 @@ class LinkGiver:
 
     def give_home(self, some: list[RemoteSequence]) -> None:
         """To engines of this machine, as soon as one computes; where there are none they end."""
-        elsewhere = self._context.system.remote_engines
-        home = [engine for engine in self._context.served.engines if engine not in elsewhere]
+        home = self._home()
         if engines := [engine for engine in self._router.up(but=self._engine) if engine in home]:
             self._give(some, engines)
         elif not home:

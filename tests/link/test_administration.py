@@ -30,7 +30,7 @@ class Bench:
         self.posted: list[Any] = []
         self.sent: list[Any] = []
         self.channel: Any = SimpleNamespace(send=self.sent.append)
-        self.parked = self.has_begun = False
+        self.parked = self.has_begun = self.others_will = False
         self.now = 100.0
         self.made = self.successor()
 
@@ -41,8 +41,8 @@ class Bench:
             log=logging.getLogger("test"),
             post=lambda name, message: self.posted.append(message),
         )
-        asked = self.kv, "10.0.0.2:8100", lambda: self.parked, lambda: self.has_begun
-        return LinkAdministration(context, *asked)
+        asked = lambda: self.parked, lambda: self.has_begun, lambda: self.others_will
+        return LinkAdministration(context, self.kv, "10.0.0.2:8100", *asked)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_pause_holds_for_one_that_is_away(bench: Bench) -> None:
 
 def test_a_pause_that_waits_holds_once_what_was_begun_has_gone_elsewhere(bench: Bench) -> None:
     """Until then others would hold, and be given it."""
-    bench.has_begun = True
+    bench.has_begun = bench.others_will = True
     bench.made.ask(topics.Pause(CALL, "wait"))
     bench.now += 2 * module.ABSENT_S
     bench.made.look()
@@ -127,6 +127,36 @@ def test_a_pause_that_waits_holds_once_what_was_begun_has_gone_elsewhere(bench: 
     bench.has_begun = False
     bench.made.look()
     assert bench.posted == [topics.Paused(CALL)] and state_of(bench) is PauseState.PAUSED
+
+
+def test_a_pause_that_waits_waits_only_for_a_time_where_nobody_takes_what_was_begun(bench: Bench) -> None:
+    bench.has_begun = True
+    bench.made.ask(topics.Pause(CALL, "wait"))
+    bench.now += module.ABSENT_S / 2
+    bench.made.look()
+    assert not bench.posted, "its engine may come back"
+    bench.now += module.ABSENT_S
+    bench.made.look()
+    assert bench.posted == [topics.Paused(CALL)] and state_of(bench) is PauseState.PAUSED
+
+
+@pytest.mark.parametrize("comes", [False, True])
+def test_a_pause_that_waits_is_over_when_somebody_resumes(bench: Bench, comes: bool) -> None:
+    """Neither the engine that comes nor what goes elsewhere makes it hold after that."""
+    bench.has_begun = bench.others_will = True
+    bench.made.ask(topics.Pause(CALL, "wait"))
+    bench.made.ask(topics.Resume(CALL + 1))
+    assert bench.posted == [topics.Paused(CALL), topics.Paused(CALL + 1)]
+    if comes:
+        bench.made.met(bench.channel)
+        assert bench.sent == [topics.Resume(0)]
+        bench.made.answered(topics.Paused(0))
+        assert state_of(bench) is PauseState.RUNNING
+    else:
+        bench.has_begun = False
+        bench.made.look()
+        assert state_of(bench) is PauseState.RESUMING
+    assert len(bench.posted) == 2
 
 
 def test_one_that_comes_while_the_server_sleeps_is_told_to(bench: Bench) -> None:

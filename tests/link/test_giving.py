@@ -21,6 +21,8 @@ class Others:
 
     def __init__(self, rooms: dict[int, int]) -> None:
         self.found = rooms
+        self.holding: set[int] = set()
+        self.parked: set[int] = set()
 
     def up(self, but: int) -> list[int]:
         assert but == 1
@@ -31,7 +33,13 @@ class Others:
         return self.found
 
     def is_parked(self, engine: int) -> bool:
-        return False
+        return engine in self.parked
+
+    def holds(self, engine: int) -> bool:
+        return engine in self.holding
+
+    def able(self, but: int) -> list[int]:
+        return [engine for engine in self.up(but) if engine not in self.holding]
 
     def choose(self, hashes: bytes, tokens: int, among: list[int]) -> int:
         return among[0]
@@ -149,3 +157,32 @@ def test_what_the_engine_elsewhere_does_not_do_goes_home(monkeypatch: pytest.Mon
     alone = Giving(monkeypatch, {})
     alone.giver.give_home([alone.bench.sequences.held[alone.refs[0]]])
     assert alone.bench.table.finish(alone.refs[0]) == Finish.UNHEEDED
+
+
+def test_all_goes_to_engines_that_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would stand there until somebody resumes. Where no engine is wanted any more it goes anywhere."""
+    giving = Giving(monkeypatch, {0: 5, 2: 5})
+    giving.others.holding = {0}
+    giving.giver.give_all()
+    assert giving.posted == {2: giving.refs}
+    alone = Giving(monkeypatch, {0: 5})
+    alone.others.holding = {0}
+    alone.giver.give_all()
+    assert not alone.posted and len(alone.bench.sequences.held) == 3
+    alone.others.parked = {1}
+    alone.giver.give_all()
+    assert alone.posted == {0: alone.refs}
+
+
+def test_who_takes_all_is_up_or_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engine 0 is; whether 2 comes nobody knows."""
+    giving = Giving(monkeypatch, {2: 5})
+    assert giving.giver.others_will()
+    giving.others.holding = {2}
+    assert giving.giver.others_will(), "engine 0 is restarted"
+    giving.others.holding = {0, 2}
+    assert not giving.giver.others_will()
+    giving.others.holding, giving.others.parked = {2}, {0}
+    assert not giving.giver.others_will()
+    alone = Giving(monkeypatch, {})
+    assert not alone.giver.others_will()

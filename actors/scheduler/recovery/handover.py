@@ -106,9 +106,9 @@ class Handover:
 
     def others_end(self) -> bool:
         """Has what has begun ended in the other engines, too, and in none is more to begin?"""
-        table, holding, draining = self._table, self._holding(), {self._engine}
+        table, draining = self._table, {self._engine}
         for engine, pause, sleep in self._words:
-            if engine in holding:
+            if self._router.holds(engine):
                 continue
             drains = pause.state is PauseState.DRAINING or sleep.state.draining
             if not drains and engine not in self._elsewhere:  # a link says only when it is done
@@ -117,14 +117,10 @@ class Handover:
         refs = table.current_refs(0, table.slots) if self._words else []
         return not any(table.generated(ref) and not table.finish(ref) and table.engine(ref) in draining for ref in refs)
 
-    def _holding(self) -> set[int]:
-        """The other engines that compute nothing, whatever they have."""
-        return {one for one, pause, sleep in self._words if pause.state is PauseState.PAUSED or sleep.state.asleep}
-
     def _able(self) -> list[int]:
-        """The other engines that can compute now, and will."""
-        holding = self._holding() if self._scheduler.drains else ()
-        return [engine for engine in self._router.up(but=self._engine) if engine not in holding]
+        """The other engines that can compute now, and will if what has begun is waited for."""
+        router = self._router
+        return router.able(but=self._engine) if self._scheduler.drains else router.up(but=self._engine)
 
     def _movable(self) -> list[Sequence]:
         """Who would go on elsewhere."""
