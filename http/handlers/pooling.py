@@ -72,8 +72,8 @@ class PoolingApi:
         answer, job = await self.vectors(request, body)
         packed = _packed(body)
         if body.encoding_format in BYTES:
-            return _bytes(body, *answers.in_bytes(answer, job, packed, by_token=False))
-        return json_response(answers.embeddings(answer, job, body.encoding_format, body.output_dtype, packed))
+            return _bytes(body, *await answers.in_bytes(answer, job, packed, by_token=False))
+        return json_response(await answers.embeddings(answer, job, body.encoding_format, body.output_dtype, packed))
 
     async def vectors(self, request: web.Request, body: EmbeddingRequest, task: str = EMBED) -> tuple[Answer, Job]:
         """A vector of each input, or of each token of it, whatever the API that asks for them."""
@@ -101,8 +101,8 @@ class PoolingApi:
         answer, job = await self._answer(request, body, prompts, wanted, field)
         packed = _packed(body)
         if body.encoding_format in BYTES:
-            return _bytes(body, *answers.in_bytes(answer, job, packed, wanted.task in BY_TOKEN))
-        return json_response(answers.poolings(answer, job, body.encoding_format, wanted.task, packed))
+            return _bytes(body, *await answers.in_bytes(answer, job, packed, wanted.task in BY_TOKEN))
+        return json_response(await answers.poolings(answer, job, body.encoding_format, wanted.task, packed))
 
     async def _of_plugin(self, request: web.Request, body: PoolingRequest, spec: PoolingSpec) -> web.Response:
         """Prompts and answer are those of --io-processor-plugin."""

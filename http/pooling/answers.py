@@ -56,35 +56,38 @@ def numbers(choice: Choice) -> list[float]:
     return found.tolist()
 
 
-def embeddings(
+async def embeddings(
     answer: Answer, job: Job, encoding: str | None, dtype: str | None = None, packed: Packed = PLAIN
 ) -> dict[str, Any]:
     """POST /v1/embeddings."""
+    vectors = await _vectors(job, encoding, packed, dtype)
     data = [
-        {"index": choice.index, "object": "embedding", "embedding": _vector(choice, encoding, packed, dtype)}
-        for choice in job.choices
+        {"index": choice.index, "object": "embedding", "embedding": vector}
+        for choice, vector in zip(job.choices, vectors, strict=True)
     ]
     return {**head(answer, "embd"), "data": data, "usage": usage(job)}
 
 
-def _vector(
-    choice: Choice, encoding: str | None, packed: Packed, dtype: str | None = None
-) -> list[float] | list[int] | str:
+async def _vectors(job: Job, encoding: str | None, packed: Packed, dtype: str | None = None) -> Sequence[Any]:
+    """Of each choice: a list of numbers, or their bytes as text."""
     if dtype in BITS:
-        made = bits(choice, dtype)
-        return base64.b64encode(made.tobytes()).decode() if encoding == "base64" else made.tolist()
+        made = [bits(choice, dtype) for choice in job.choices]
+        return [base64.b64encode(one.tobytes()).decode() if encoding == "base64" else one.tolist() for one in made]
     if encoding == "base64":
-        return base64.b64encode(packed.pack(matrix(choice)[2])).decode()
-    return numbers(choice)
+        return [base64.b64encode(one).decode() for one in await packed.pack(_floats(job))]
+    return [numbers(choice) for choice in job.choices]
 
 
-def in_bytes(answer: Answer, job: Job, packed: Packed, by_token: bool) -> tuple[bytes, dict[str, Any]]:
+def _floats(job: Job) -> list[bytes]:
+    return [matrix(choice)[2] for choice in job.choices]
+
+
+async def in_bytes(answer: Answer, job: Job, packed: Packed, by_token: bool) -> tuple[bytes, dict[str, Any]]:
     """All vectors, one behind the other, and what a client has to know to tell them apart."""
-    made, data, start = [], [], 0
-    for choice in job.choices:
-        rows, columns, floats = matrix(choice)
-        made.append(packed.pack(floats))
-        end, shape = start + len(made[-1]), [rows, columns] if by_token else [columns]
+    made, data, start = await packed.pack(_floats(job)), [], 0
+    for choice, vectors in zip(job.choices, made, strict=True):
+        rows, columns, _ = matrix(choice)
+        end, shape = start + len(vectors), [rows, columns] if by_token else [columns]
         place = {"start": start, "end": end, "shape": shape}
         data.append({"index": choice.index, "embed_dtype": packed.type, "endianness": packed.order, **place})
         start = end
@@ -105,15 +108,15 @@ def bits(choice: Choice, dtype: str) -> array[int]:
     return packed if dtype == "ubinary" else array("b", (byte - ALL_BITS for byte in packed))
 
 
-def poolings(answer: Answer, job: Job, encoding: str | None, task: str, packed: Packed = PLAIN) -> dict[str, Any]:
+async def poolings(answer: Answer, job: Job, encoding: str | None, task: str, packed: Packed = PLAIN) -> dict[str, Any]:
     """POST /pooling: what is one of each token is a list of lists."""
     data = []
-    for choice in job.choices:
-        made: Any = _vector(choice, encoding, packed)
+    for choice, made in zip(job.choices, await _vectors(job, encoding, packed), strict=True):
+        vectors = made
         if task in BY_TOKEN and encoding != "base64":
             _, columns, _ = matrix(choice)
-            made = [made[start : start + columns] for start in range(0, len(made), columns)]
-        data.append({"index": choice.index, "object": "pooling", "data": made})
+            vectors = [made[start : start + columns] for start in range(0, len(made), columns)]
+        data.append({"index": choice.index, "object": "pooling", "data": vectors})
     return {**head(answer, "pool"), "data": data, "usage": usage(job)}
 
 

@@ -42,20 +42,20 @@ def checked(body: dict[str, Any], kind: type) -> Any:
 
 
 async def test_vectors() -> None:
-    whole = checked(answers.embeddings(ANSWER, job([1, 2], [3, 4]), None), said.EmbeddingList)
+    whole = checked(await answers.embeddings(ANSWER, job([1, 2], [3, 4]), None), said.EmbeddingList)
     assert [one.embedding for one in whole.data] == [[1, 2], [3, 4]] and whole.usage.total_tokens == 6
-    packed = checked(answers.embeddings(ANSWER, job([1, 2]), "base64"), said.EmbeddingList)
+    packed = checked(await answers.embeddings(ANSWER, job([1, 2]), "base64"), said.EmbeddingList)
     assert base64.b64decode(packed.data[0].embedding) == array("f", [1, 2]).tobytes()
 
 
 async def test_vectors_of_bits() -> None:
     """A bit for each number above 0, the first the highest."""
     given = job([1, -1, 0, 2, 3, 4, 5, 6, -7, 8])
-    whole = checked(answers.embeddings(ANSWER, given, None, "ubinary"), said.EmbeddingList)
+    whole = checked(await answers.embeddings(ANSWER, given, None, "ubinary"), said.EmbeddingList)
     assert whole.data[0].embedding == [0b10011111, 0b01000000]
-    signed = checked(answers.embeddings(ANSWER, given, None, "binary"), said.EmbeddingList)
+    signed = checked(await answers.embeddings(ANSWER, given, None, "binary"), said.EmbeddingList)
     assert signed.data[0].embedding == [0b10011111 - 128, 0b01000000 - 128]
-    packed = checked(answers.embeddings(ANSWER, given, "base64", "binary"), said.EmbeddingList)
+    packed = checked(await answers.embeddings(ANSWER, given, "base64", "binary"), said.EmbeddingList)
     assert base64.b64decode(packed.data[0].embedding) == array("b", [31, -64]).tobytes()
 
 
@@ -94,9 +94,9 @@ def test_labels_have_neither_a_length_nor_bits(fields: dict[str, Any]) -> None:
 
 async def test_a_row_for_each_token() -> None:
     given = job([1, 2, 3, 4], columns=2)
-    whole = checked(answers.poolings(ANSWER, given, None, "token_embed"), said.PoolingList)
+    whole = checked(await answers.poolings(ANSWER, given, None, "token_embed"), said.PoolingList)
     assert whole.data[0].data == [[1, 2], [3, 4]]
-    flat = checked(answers.poolings(ANSWER, job([1, 2]), None, "embed"), said.PoolingList)
+    flat = checked(await answers.poolings(ANSWER, job([1, 2]), None, "embed"), said.PoolingList)
     assert flat.data[0].data == [1, 2]
 
 
@@ -129,5 +129,5 @@ async def test_what_is_lost_is_told() -> None:
     given = job([1, 2])
     given.choices[0].pooled = None
     with pytest.raises(ApiError, match="lost") as error:
-        answers.embeddings(ANSWER, given, None)
+        await answers.embeddings(ANSWER, given, None)
     assert error.value.status == 500
