@@ -22,6 +22,7 @@ from aiohttp import hdrs, web
 from ..dashboard.files import FOLDER, TYPES
 from ..errors import ApiError, overloaded
 from ..generation.job import Engine
+from ..middleware.edge import ALL, allows_origin
 from ..settings import Settings, printable
 
 PERIOD_S = 0.5
@@ -68,7 +69,7 @@ class Page:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
         self._hosts = own_hosts(settings)
-        self._origins = frozenset(settings.allowed_origins) - {"*"}
+        self._origins = frozenset(settings.allowed_origins) - {ALL}
         self._watchers = 0
         self._event = b""
         self._made = -PERIOD_S
@@ -138,7 +139,7 @@ class Page:
         """403 for a page of another site, whether it says so or has its name lead here."""
         host = request.headers.get(hdrs.HOST, "")
         origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and origin not in self._origins and urlsplit(origin).netloc != host:
+        if origin is not None and not self._is_allowed(origin, host):
             raise ApiError(
                 403, f"Pages of {printable(origin)} may not watch: they are not among the --allowed-origins."
             )
@@ -147,6 +148,10 @@ class Page:
             raise ApiError(
                 403, f"This server does not know that it is called {name}: add --allowed-origins http://{name}."
             )
+
+    def _is_allowed(self, origin: str, host: str) -> bool:
+        """This server's own page, or one of a site that the options name."""
+        return allows_origin(self._origins, origin) or urlsplit(origin).netloc == host
 
     def _is_own(self, host: str) -> bool:
         """An address, a name of this machine, or a site that the options name. No browser sends none."""

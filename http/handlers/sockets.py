@@ -19,7 +19,7 @@ def check_upgrade(request: web.Request, settings: Settings) -> None:
     if request.headers.get(hdrs.UPGRADE, "").lower() != "websocket":
         raise bad_request("This path is a WebSocket: connect to it by ws:// or wss://.")
     origin = request.headers.get(hdrs.ORIGIN)
-    if origin is not None and not allows_origin(settings, origin):
+    if origin is not None and not allows_origin(settings.allowed_origins, origin):
         raise ApiError(403, f"Pages of {printable(origin)} are not among the --allowed-origins.")
 
 

@@ -99,6 +99,15 @@ async def test_no_page_of_elsewhere(host: str, origin: str | None, status: int) 
         assert await raw_status(served, *lines) == status
 
 
+async def test_pages_of_the_browsers_own_machine() -> None:
+    """localhost is those of any port, as for the API."""
+    async with serving(allowed_origins=("localhost",)) as served:
+        for origin in ("http://localhost:3000", "https://127.0.0.1", "http://[::1]:3000"):
+            assert await raw_status(served, "Host: 127.0.0.1:8000", f"Origin: {origin}") == 200
+        for origin in ("http://localhost.evil.example", "null"):
+            assert await raw_status(served, "Host: 127.0.0.1:8000", f"Origin: {origin}") == 403
+
+
 async def test_all_origins_are_none_here() -> None:
     """What the default allows for the API, other sites' pages, is not allowed for this."""
     async with serving(allowed_origins=("*",)) as served:
