@@ -52,13 +52,13 @@ class ThinkingState:
         if not self.inside or self.used < self.budget.tokens:
             return None
         end, closing = self.budget.end, self.budget.closing
-        begun = _begun(answer, end)
-        return closing[_begun(answer, closing)] if closing and not begun else end[begun]
+        begun, written = _begun(answer, end), _begun(answer, closing)
+        return closing[written] if closing and written >= begun else end[begun]
 
 
 def _begun(answer: list[int], tokens: list[int]) -> int:
     """With how many of these the answer ends already; all of them would be the end."""
-    return next(size for size in range(len(tokens) - 1, -1, -1) if _ends_with(answer, tokens[:size]))
+    return next((size for size in range(len(tokens) - 1, 0, -1) if _ends_with(answer, tokens[:size])), 0)
 
 
 def _ends_with(answer: list[int], tokens: list[int]) -> bool:

@@ -221,7 +221,15 @@ def test_thinking_ends_with_its_budget(bench: Bench, end: list[int], preempt: fl
             assert drawn == plain
 
 
-@pytest.mark.parametrize(("end", "closing"), [([300], [301, 301, 302, 300]), ([300, 303], [301, 302, 300, 303])])
+@pytest.mark.parametrize(
+    ("end", "closing"),
+    [
+        ([300], [301, 301, 302, 300]),
+        ([300, 303], [301, 302, 300, 303]),
+        ([300, 303], [301, 300, 302, 300, 303]),  # its words have what the end begins with
+        ([300, 301, 303], [300, 301, 302, 300, 301, 303]),
+    ],
+)
 def test_what_closes_thinking_is_written_before_its_end(bench: Bench, end: list[int], closing: list[int]) -> None:
     (plain,) = bench.run([Sequence(prompt(3), COUNT)])
     bench.renditions[0] = Rendition(True, budget=ThinkBudget(6, [1], end, closing))
