@@ -29,8 +29,9 @@ class Times(JobTimes):
 
     @property
     def to_first_token(self) -> int:
-        """From the head to the first token's text, which waits for the last one's where nothing is streamed."""
-        return (self.first_token or self.ended) - self.began
+        """From the head to the first token's text, which waits for the last one's where nothing is streamed; nothing
+        where it is that of an earlier request, which this one repeats."""
+        return max((self.first_token or self.ended) - self.began, 0)
 
 
 @dataclass(slots=True)
