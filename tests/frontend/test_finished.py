@@ -6,6 +6,7 @@ import pytest
 
 from actorserve.actors.frontend.observability.finished import FinishedRequest, Times
 from actorserve.actors.frontend.observability.log_lines import fields_of, text_of
+from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.generation.job import Job
 from actorserve.http.middleware.context import RequestContext
 
@@ -15,7 +16,7 @@ MS = 1_000_000
 @pytest.mark.parametrize(("first_token", "told"), [(130 * MS, 30.0), (40 * MS, 0.0)])
 async def test_a_repetition_waits_for_no_token_that_was_there(first_token: int, told: float) -> None:
     times = Times(began=100 * MS, ended=150 * MS, arrival=30 * MS, first_token=first_token, last_token=140 * MS)
-    noted = RequestContext("r", "tiny", Job([], []))
+    noted = RequestContext("r", "tiny", Job([TextPrompt("a")], [b""]))
     end = FinishedRequest("r", "/inference/v1/generate", "", 200, times, noted, replayed=True)
     assert fields_of(end)["first_token_ms"] == told
     assert f"first token {told}" in text_of(end)
