@@ -184,6 +184,7 @@ class Settings:
     max_num_seqs: int = 1
     response_role: str = "assistant"
     enable_force_include_usage: bool = False  # in each event of a stream
+    stream_response_default_include_usage: bool = False  # at a stream's end
     enable_per_request_metrics: bool = False
     return_tokens_as_token_ids: bool = False
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing

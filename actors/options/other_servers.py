@@ -45,6 +45,8 @@ class Meaning(msgspec.Struct, frozen=True):
 
     def split(self, value: str) -> str | list[str] | dict[str, object]:
         """The value as our option has it; of a JSON object with this key alone."""
+        if self.field in FREE_TEXTS:
+            return {self.key: value}
         if self.key:
             return {self.key: ALGORITHMS.get(value.lower(), _number_in(value))}
         return [item.strip() for item in value.split(",")] if self.lists else value
@@ -87,6 +89,8 @@ def _opposite(meaning: Meaning | None) -> Meaning | None:
         return Meaning(needless="it is not there anyway")
     if isinstance(meaning.fixed, bool):
         return msgspec.structs.replace(meaning, fixed=not meaning.fixed)
+    if meaning.fixed is not None:
+        return Meaning(needless="it is off where nobody asks for it")
     return msgspec.structs.replace(meaning, takes=False) if meaning.needless else None
 
 
@@ -193,7 +197,6 @@ FIXED: dict[str, tuple[str, bool | str | float]] = {
     "--warmup": ("warm_up", True),
     "--skip-server-warmup": ("warm_up", False),
     **dict.fromkeys(("--language-model-only", "--no-mmproj"), ("limit_mm_per_prompt", NO_MEDIA)),
-    "--stream-response-default-include-usage": ("enable_force_include_usage", True),
 }
 
 KEYS = {  # names that set one key of a JSON object: (field, key)
@@ -211,6 +214,7 @@ KEYS = {  # names that set one key of a JSON object: (field, key)
     "--reasoning-budget-message": ("reasoning_config", "reasoning_end_str"),
 }
 KEYS |= {name: ("override_generation_config", key) for key, names in SAMPLING.items() for name in names.split()}
+FREE_TEXTS = ("reasoning_config",)  # fields of which such a key is whatever people write
 ALGORITHMS = {"nextn": "mtp", "standalone": "draft_model"}
 ALGORITHMS |= {name: name for name in ("eagle", "eagle3", "dflash", "ngram")}
 

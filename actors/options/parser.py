@@ -140,8 +140,9 @@ class Parser(argparse.ArgumentParser):
             if value is None or not meaning.allows(value):
                 troubles.append(f"{name}: not supported: {meaning.refused}")
             return []
-        if isinstance(meaning.fixed, bool) and value is not None and value.lower() in OFF:
-            return msgspec.structs.replace(meaning, fixed=not meaning.fixed).words()
+        if meaning.fixed is not None and value is not None and value.lower() in OFF:
+            off = isinstance(meaning.fixed, bool)  # else our option has another value, which is not asked for
+            return msgspec.structs.replace(meaning, fixed=not meaning.fixed).words() if off else []
         if meaning.fixed is not None or value is None:
             return meaning.words()
         if meaning.is_automatic(value):

@@ -157,8 +157,9 @@ def _told_beside(body: GenerationFields, settings: Settings) -> dict[str, Any]:
     """The fields of AnswerOptions that chat and completions have in common."""
     options = body.stream_options
     continuous = settings.enable_force_include_usage or _continuous(body)
+    final = settings.stream_response_default_include_usage or bool(options and options.include_usage)
     return {
-        "usage": bool(options and options.include_usage) or continuous,
+        "usage": final or continuous,
         "continuous_usage": continuous,
         "metrics": bool(body.return_metrics) or settings.enable_per_request_metrics,
         "hands_on": settings.kv if hands_on(body.kv_transfer_params) else None,

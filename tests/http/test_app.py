@@ -233,6 +233,18 @@ async def test_the_operator_says_what_all_answers_tell(path: str) -> None:
         assert "token_id:7" in json.dumps(events)
 
 
+@pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": False}}])
+async def test_the_operator_says_that_streams_tell_usage_at_their_end(options: dict[str, Any]) -> None:
+    async with serving(stream_response_default_include_usage=True) as served:
+        client = await served.client()
+        client.send("POST", "/v1/chat/completions", {"messages": HI, "stream": True} | options)
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "a", 1, Finish.STOP)
+        *before, last = (await client.answer()).events
+        assert last["usage"]["prompt_tokens"] and not any(event["usage"] for event in before)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_several_conversations_at_once(served: Served, stream: bool) -> None:
     other = [{"role": "user", "content": "ho"}]

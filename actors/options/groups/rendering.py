@@ -47,6 +47,9 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
     enable_force_include_usage: Annotated[
         bool, Meta(description="each event of a stream tells usage, whether its request asks for that or not")
     ] = False
+    stream_response_default_include_usage: Annotated[
+        bool, Meta(description="streams tell usage at their end, whether their requests ask for that or not")
+    ] = False
     enable_per_request_metrics: Annotated[
         bool, Meta(description="answers tell their times, as if each request said return_metrics")
     ] = False

@@ -106,6 +106,11 @@ SIZES = {"cudagraph_capture_sizes": [4, 8]}
         ("--tp 4 --ep-size 4 --base-gpu-id 0", {"tensor_parallel_size": 4, "enable_expert_parallel": True}),
         ("--no-mmproj", {"limit_mm_per_prompt": NO_MEDIA}),
         ("--language-model-only", {"limit_mm_per_prompt": NO_MEDIA}),
+        ("--language-model-only=true", {"limit_mm_per_prompt": NO_MEDIA}),
+        ("--language-model-only=False --is-embedding off --log-jsonl=false --disable-log-stats false", {}),
+        ("--language-model-only false X", {"model": "X"}),
+        ("--language-model-only=on --no-disable-radix-cache", {"limit_mm_per_prompt": NO_MEDIA}),
+        ("--stream-response-default-include-usage", {"stream_response_default_include_usage": True}),
         ("--reasoning-parser qwen3-thinking --tool-call-parser trinity", {"reasoning_parser": "qwen3"} | HERMES),
         ("--device-memory-utilization 0.7 --renderer-num-workers 2", {"gpu_memory_utilization": 0.7, "renderers": 2}),
         ('--limit-mm-data-per-request {"image":1}', {"limit_mm_per_prompt": '{"image":1}'}),
@@ -138,6 +143,12 @@ def test_a_value_behind_an_equals_sign_may_have_spaces(word: str, expected: dict
 def test_what_is_left_out_may_be_said(values: dict[str, str]) -> None:
     assert read_environment(values) == {"threads": None}
     assert read_also("org/second,threads=auto") == ("org/second", {"threads": None})
+
+
+@pytest.mark.parametrize("words", ["NGRAM", "5", "nextn", '"no"', "Now, the answer."])
+def test_what_closes_thinking_is_as_it_is_typed(words: str) -> None:
+    given = read("--reasoning-budget-message", words).reasoning_config
+    assert json.loads(given or "") == {"reasoning_end_str": words}
 
 
 def test_automatic_values_of_others_leave_our_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +210,8 @@ def test_automatic_values_of_others_leave_our_defaults(tmp_path: Path, monkeypat
         "--cpu-mask ff",
         "--no-host",
         "--no-mmproj-offload",
+        "--no-language-model-only",
+        "--no-is-embedding",
     ],
 )
 def test_what_is_always_so_is_passed_over_with_a_word(argv: str, capsys: pytest.CaptureFixture[str]) -> None:
