@@ -21,7 +21,7 @@ from .schemas import (
     Object,
     ThinkingConfig,
 )
-from .tool_changes import tools_now
+from .tool_changes import changed_tools
 from .turns import begins_answer, messages_of
 
 REFUSED = ("compaction", "container", "fallbacks", "inference_geo", "mcp_servers")
@@ -109,11 +109,12 @@ def _budget(thinking: ThinkingConfig, max_tokens: int) -> int:
 
 
 def _offered(request: CountRequest) -> dict[str, AnthropicTool]:
-    """By their paths; without those that the API's own host would run, where there are others: clients offer them to
-    every model, and no model has to call them.
+    """By their paths; without those that the API's own host would run, where there are others, and be it some that are
+    gone by now: clients offer them to every model, and no model has to call them.
     """
-    placed = {path: described(tool) for path, tool in tools_now(request.tools or [], request.messages).items()}
-    return {path: tool for path, tool in placed.items() if not (tool.type or "").startswith(HOSTED)} or placed
+    placed, gone = changed_tools(request.tools or [], request.messages)
+    own = {path: tool for path, tool in placed.items() if not (tool.type or "").startswith(HOSTED)}
+    return {path: described(tool) for path, tool in (own or placed).items() if tool.name not in gone}
 
 
 def _tools(offered: dict[str, AnthropicTool], choice: AnthropicToolChoice | None) -> Object:

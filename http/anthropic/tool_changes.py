@@ -10,8 +10,12 @@ from .schemas import AnthropicTool, AnthropicTurn, ContentBlock
 CHANGES = ("tool_addition", "tool_removal")
 
 
-def tools_now(tools: list[AnthropicTool], messages: list[AnthropicTurn]) -> dict[str, AnthropicTool]:
-    """Those that may be called at the end of the conversation, by their paths in the request."""
+def changed_tools(
+    tools: list[AnthropicTool], messages: list[AnthropicTurn]
+) -> tuple[dict[str, AnthropicTool], set[str]]:
+    """(all tools of the conversation, by their paths in the request; the names of those that may not be called at its
+    end).
+    """
     placed = {f"tools[{index}]": tool for index, tool in enumerate(tools)}
     gone: set[str] = set()
     for index, message in enumerate(messages):
@@ -21,7 +25,7 @@ def tools_now(tools: list[AnthropicTool], messages: list[AnthropicTurn]) -> dict
             if block.type in CHANGES:
                 name = _changed(block, f"messages[{index}].content[{at}]", placed)
                 gone = gone | {name} if block.type == "tool_removal" else gone - {name}
-    return {path: tool for path, tool in placed.items() if tool.name not in gone}
+    return placed, gone
 
 
 def _changed(block: ContentBlock, path: str, placed: dict[str, AnthropicTool]) -> str:

@@ -24,8 +24,8 @@ def messages_of(system: str | list[ContentBlock] | None, messages: list[Anthropi
             chat.append(_assistant(blocks))
         elif role == "user":
             chat += _user(blocks)
-        elif said := [one for one in blocks if one[1].type not in CHANGES]:
-            chat += _system(said)
+        else:
+            chat += _system(blocks)
     return chat
 
 
@@ -58,9 +58,12 @@ def _blocks(content: str | list[ContentBlock] | None, path: str) -> list[Placed]
 
 
 def _turns(messages: list[AnthropicTurn]) -> list[tuple[str, list[Placed]]]:
+    """A system's message that only says which tools come and go is none: no model reads it."""
     turns: list[tuple[str, list[Placed]]] = []
     for index, message in enumerate(messages):
         blocks = _blocks(message.content, f"messages[{index}].content")
+        if message.role == "system" and not (blocks := [one for one in blocks if one[1].type not in CHANGES]):
+            continue
         if turns and turns[-1][0] == message.role:
             turns[-1][1].extend(blocks)
         else:

@@ -199,32 +199,6 @@ def test_hosted_tools_beside_functions_are_passed_over() -> None:
     assert chat(tools=[*hosted, TOOL]) == chat(tools=[TOOL])
 
 
-def test_tools_come_and_go_by_what_the_system_says() -> None:
-    def change(kind: str, **tool: Any) -> dict[str, Any]:
-        return {"type": f"tool_{kind}", "tool": tool}
-
-    def named(kind: str, name: str) -> dict[str, Any]:
-        return change(kind, type="tool_reference", name=name)
-
-    def offered(*changes: dict[str, Any]) -> list[str]:
-        said = {"role": "system", "content": [text("Other tools."), *changes]}
-        made = chat(messages=[*HI, said], tools=[TOOL, TOOL | {"name": "bash"}])
-        assert made["messages"][1:] == [{"role": "system", "content": "Other tools."}]
-        return [tool["function"]["name"] for tool in made.get("tools", [])]
-
-    gone, back = named("removal", "bash"), named("addition", "bash")
-    assert offered() == offered(back) == offered(gone, back) == ["weather", "bash"]
-    assert offered(back, gone) == ["weather"] and offered(gone, named("removal", "weather")) == []
-    new = TOOL | {"name": "search", "description": "new"}
-    assert offered(change("addition", type="tool_definition", definition=new), gone) == ["weather", "search"]
-    other = chat(
-        messages=[*HI, {"role": "system", "content": [change("addition", type="tool_definition", definition=new)]}],
-        tools=[TOOL | {"name": "search"}],
-        tool_choice={"type": "tool", "name": "search"},
-    )
-    assert other["messages"] == HI and [tool["function"]["description"] for tool in other["tools"]] == ["new"]
-
-
 @pytest.mark.parametrize(("choice", "chats"), [("auto", "auto"), ("any", "required"), ("none", "none")])
 def test_choices_of_tools(choice: str, chats: str) -> None:
     made = chat(tools=[TOOL], tool_choice={"type": choice})
