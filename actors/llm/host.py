@@ -84,7 +84,8 @@ class Host(Supervisor):
 
     def end(self, status: int, reason: str) -> None:
         if not self.ending.is_set():
-            say(self._caller, HostEnded(status, reason))
+            with contextlib.suppress(OSError):  # that the stream ends says so, too
+                say(self._caller, HostEnded(status, reason))
         super().end(status, reason)
 
 

@@ -73,6 +73,9 @@ class HostLink:
             send(ours, config)
         except ConnectionError:  # it ended at once: `hear` says so
             return
+        except OSError:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -98,6 +101,8 @@ class HostLink:
             data, descriptors = receive(self.socket)
         except ConnectionError:
             data, descriptors = b"", []
+        except OSError as error:
+            return HostEnded(1, f"what the supervisor (process {self.pid}) says cannot be read: {error.strerror}")
         if not data:
             return HostEnded(1, self._reason or f"the supervisor (process {self.pid}) {self._how_it_ended()}")
         message: HostMessage = decode_message(data)
