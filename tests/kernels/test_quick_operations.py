@@ -170,6 +170,16 @@ def test_memory_that_is_read(kind: str) -> None:
     assert told(found) == told(wanted)
 
 
+def test_blocks_of_a_descriptor_are_read_and_written() -> None:
+    """By functions of the same names as those of pointers, and with other arguments."""
+    memory = torch.arange(32, dtype=torch.float32).reshape(2, 16)
+    described = tl.make_tensor_descriptor(interpreter._implicit_cvt(memory), [2, 16], [16, 1], [1, 16])
+    read = described.load([1, 0])
+    assert read.handle.data.tolist() == [memory[1].tolist()]
+    described.store([0, 0], read)
+    assert memory.tolist() == [list(range(16, 32))] * 2
+
+
 @pytest.mark.parametrize("kind", ["float32", "int32", "float16", "bfloat16", "uint8"])
 def test_memory_that_is_written_to(kind: str) -> None:
     """Where the mask says so, and by both ways the same."""

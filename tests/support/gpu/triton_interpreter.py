@@ -180,6 +180,8 @@ def operations_are_wrapped_once() -> Iterator[None]:
 
     def operations(package: Any) -> list[tuple[str, Any]]:
         members = [(name, wrapped(one)) for name, one in inspect.getmembers(package) if core.is_builtin(one)]
+        if package not in (interpreter.tl, core, core.tensor):  # those of a descriptor have other arguments
+            return members
         return [(name, quick(name, one, package is core.tensor)) for name, one in members]
 
     places = (interpreter.tl, core, interpreter.tl.math, core.tensor, core.tensor_descriptor_base)
