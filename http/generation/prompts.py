@@ -21,7 +21,7 @@ from ..openai.schemas import (
     CompletionRequest,
     ContentPart,
 )
-from ..openai.thinking import THINKING_SWITCHES, with_defaults
+from ..openai.thinking import THINKING_SWITCHES, is_off, with_defaults
 from ..settings import MediaRules, Settings
 from .fields.decoding import decode
 from .fields.prompt_embeds import given_embeds
@@ -41,10 +41,10 @@ def chat_prompt(request: ChatRequest, settings: Settings | None = None) -> ChatP
     messages, media = check_messages(request.messages, rules, changes)
     tools_of(request)
     variables = dict(request.chat_template_kwargs or {})
-    if request.reasoning_effort is not None:
+    if request.reasoning_effort == "none":
+        variables = {**dict.fromkeys(THINKING_SWITCHES, False), "reasoning_effort": "none", **variables}
+    elif request.reasoning_effort is not None and not is_off(variables):  # agents send their effort with all requests
         variables.setdefault("reasoning_effort", request.reasoning_effort)
-        if request.reasoning_effort == "none":
-            variables = dict.fromkeys(THINKING_SWITCHES, False) | variables
     if settings is not None:
         variables = with_defaults(variables, settings.template_kwargs)
     add, go_on = request.add_generation_prompt, bool(request.continue_final_message)

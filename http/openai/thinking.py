@@ -76,9 +76,17 @@ def with_defaults(said: dict[str, object], defaults: dict[str, object]) -> dict[
     left_out = set[str]()
     if "reasoning_effort" in said:
         left_out.add(EFFORT)
+    if is_off(said):
+        left_out.add("reasoning_effort")
     if defaults.get(MODE) in MODES and not said.keys().isdisjoint(THINKING_SWITCHES):
         left_out.add(MODE)
     return {name: value for name, value in defaults.items() if name not in left_out} | said
+
+
+def is_off(variables: dict[str, object]) -> bool:
+    """Do a template's variables say that nothing is to be thought?"""
+    enable, thinking = THINKING_SWITCHES
+    return variables.get(enable, variables.get(thinking)) is False
 
 
 def budget_field(body: ChatRequest) -> str:

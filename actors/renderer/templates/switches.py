@@ -38,7 +38,7 @@ def with_switches(variables: dict[str, Any], switches: Switches) -> dict[str, An
     if switches.effort and effort not in (None, "none"):
         said[EFFORT] = EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
     thinks = variables.get("enable_thinking", variables.get("thinking"))
-    if switches.always and (effort == "none" or thinks is False):
+    if switches.always and (effort == "none" or (effort is None and thinks is False)):
         return variables | {"reasoning_effort": LEAST}
     if switches.mode and isinstance(thinks, bool):
         said[MODE] = MODES[thinks]

@@ -47,6 +47,9 @@ def test_a_request_says_more_than_the_option(asked: dict[str, Any], given: dict[
         ({"thinking_mode": "adaptive"}, {"chat_template_kwargs": {"thinking": True}}, None),
         ({"thinking_mode": "enabled"}, {"reasoning_effort": "low"}, "enabled"),
         ({"thinking_mode": "chat"}, {"enable_thinking": True}, "chat"),
+        ({"reasoning_effort": "high"}, {"enable_thinking": False}, None),
+        ({"reasoning_effort": "high"}, {"enable_thinking": True}, "high"),
+        ({"enable_thinking": False}, {"reasoning_effort": "high"}, False),
     ],
 )
 def test_a_request_wins_over_the_option_by_its_own_names(
@@ -58,6 +61,21 @@ def test_a_request_wins_over_the_option_by_its_own_names(
     given = json.loads(chat_prompt(request, replace(SETTINGS, template_kwargs=option)).template_kwargs or b"{}")
     (name,) = option
     assert given.get(name) == left
+
+
+@pytest.mark.parametrize(
+    ("asked", "effort"),
+    [
+        ({"enable_thinking": False}, None),
+        ({"enable_thinking": True}, "high"),
+        ({"chat_template_kwargs": {"enable_thinking": False, "reasoning_effort": "low"}}, "low"),
+    ],
+)
+def test_an_effort_is_none_of_a_request_that_turns_thinking_off(asked: dict[str, Any], effort: str | None) -> None:
+    """A model that always thinks would take it for one to think by."""
+    request = msgspec.json.decode(json.dumps({"messages": HI, "reasoning_effort": "high", **asked}), type=ChatRequest)
+    rename_thinking(request)
+    assert json.loads(chat_prompt(request).template_kwargs or b"{}").get("reasoning_effort") == effort
 
 
 @pytest.mark.parametrize(

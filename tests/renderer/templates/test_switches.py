@@ -44,7 +44,7 @@ OFF = {"enable_thinking": False, "thinking": False}
         (OTHER_WORDS, OFF, "chat"),
         (ALWAYS, {}, "medium"),
         (ALWAYS, OFF, "low"),
-        (ALWAYS, {"reasoning_effort": "high", **OFF}, "low"),
+        (ALWAYS, {"reasoning_effort": "high", **OFF}, "high"),
         (ALWAYS, {"reasoning_effort": "none"}, "low"),
         (ALWAYS, {"reasoning_effort": "high"}, "high"),
         (MISTRAL, {"reasoning_effort": "none", **OFF}, "none"),
