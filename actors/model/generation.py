@@ -25,6 +25,12 @@ def read_override(given: dict[str, Any]) -> dict[str, Any]:
     return {"do_sample": True} | given if "temperature" in given else given  # whatever the model's file says of it
 
 
+def in_file(name: str) -> bool:
+    """May the file say it, too? Of its penalties servers read one; the others are for the option alone."""
+    parameter = sampling_parameters().get(name)
+    return parameter is None or parameter.in_file
+
+
 def sampling_defaults(given: Values) -> dict[str, float]:
     """By the names of the requests' fields, whose table says which may stand here, and in which range."""
     given = Values(given.file, given.values, "" if given.file == OVERRIDE else HINT)

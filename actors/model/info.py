@@ -14,7 +14,7 @@ from .config_json import LARGEST, TRANSFORMERS, architecture_name, find_architec
 from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
 from .forms import as_read, without_gguf
-from .generation import end_tokens, read_override, sampling_defaults, with_end_of
+from .generation import end_tokens, in_file, read_override, sampling_defaults, with_end_of
 from .gguf.folder import SOURCES, check_header
 from .media import changes_of, modalities_of
 from .memory.machine import check_layers_on_gpu, may_have_gpu
@@ -175,7 +175,8 @@ def _generation(config: Config, folder: Path) -> tuple[Values, Values]:
     """(generation_config.json as it is overridden, what of it requests have by default)."""
     path = folder / "generation_config.json"
     override = read_override(config.json_object("override_generation_config"))
-    generation = Values(path, {**read_json(path, missing_ok=True), **override})
+    own = {name: value for name, value in read_json(path, missing_ok=True).items() if in_file(name)}
+    generation = Values(path, {**own, **override})
     return generation, (generation if config.generation_config == "auto" else Values(path, override))
 
 

@@ -61,7 +61,8 @@ class Parameter:
     below_is_off: bool = False  # a number below the default means the default
     row: str = ""  # dtype of its array in the worker's batch, where kernels look for it
     processes: bool = False  # logits are changed for it before a token is drawn: it has no drafts and no beams
-    configurable: bool = False  # generation_config.json may set another default
+    configurable: bool = False  # the operator may set another default
+    in_file: bool = True  # and the model's own generation_config.json, too
 
 
 WATERMARK = "watermarking_config"  # the field
@@ -152,12 +153,17 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             Range(-2, 2),
             processes=True,
             configurable=True,
+            in_file=False,
         ),
     ] = None
     presence_penalty: Annotated[
         float | None,
         Parameter(
-            "subtracted from a token's logit if it is in the answer", Range(-2, 2), processes=True, configurable=True
+            "subtracted from a token's logit if it is in the answer",
+            Range(-2, 2),
+            processes=True,
+            configurable=True,
+            in_file=False,
         ),
     ] = None
     logit_bias: Annotated[

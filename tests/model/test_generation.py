@@ -60,6 +60,13 @@ def test_a_broken_tokenizer_is_told(folder: Path) -> None:
     assert "tokenizer.json cannot be read: Expected `int`, got `str`" in refusal(folder)
 
 
+def test_penalties_that_the_file_has_for_nobody_else_are_the_options_alone(folder: Path) -> None:
+    write(folder, GENERATION, presence_penalty=3.0, frequency_penalty="?", repetition_penalty=1.5)
+    found = find(folder).sampling_defaults
+    assert found["repetition_penalty"] == 1.5 and not {"presence_penalty", "frequency_penalty"} & found.keys()
+    assert find(folder, override_generation_config={"presence_penalty": 1}).sampling_defaults["presence_penalty"] == 1
+
+
 def test_a_temperature_of_the_options_is_drawn_by(folder: Path) -> None:
     write(folder, GENERATION, do_sample=False, top_k=None, top_p=None)
     assert find(folder).sampling_defaults["temperature"] == 0

@@ -134,7 +134,8 @@ def sampling() -> str:
         types = "object" if isinstance(kind, type(SamplingFields)) else JSON_TYPES.get(kind)
         types = types or f"{JSON_TYPES[getattr(kind, '__origin__', kind)]} of {_inside(kind)}"
         words = str(limit) if limit and limit.text else f"{types}, {limit}" if limit else types
-        cells = (f"`{name}`", words, said, "yes" if parameter.configurable else "", parameter.about)
+        file = "yes" if parameter.configurable and parameter.in_file else ""
+        cells = (f"`{name}`", words, said, file, parameter.about)
         rows.append(f"| {' | '.join(cells)} |\n")
     return f"| field | type and range | default | file | what it does |\n|---|---|---|---|---|\n{''.join(rows)}"
 
