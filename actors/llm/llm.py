@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -115,7 +115,7 @@ class LLM(EnqueuedMethods, ChatMethods, PoolingMethods, BeamSearchMethods, Admin
         if params is None:
             params = self.get_default_sampling_params()
         each = [params] * len(given) if isinstance(params, SamplingParams) else list(params)
-        priorities = list(priority) if isinstance(priority, Sequence) else [priority or 0] * len(given)
+        priorities = list(priority) if isinstance(priority, Iterable) else [priority or 0] * len(given)
         if not len(given) == len(each) == len(priorities):
             raise ValueError(
                 f"{len(given)} prompts, {len(each)} sampling_params and {len(priorities)} priorities do not match"

@@ -34,6 +34,7 @@ def test_one_priority_is_for_all_prompts(llm: LLM) -> None:
     assert len(llm.chat(TURNS, SHORT, priority=1, use_tqdm=False)) == 1
     llm.enqueue("a", SHORT, priority=2)
     assert len(llm.wait_for_completion()) == 1
+    assert len(llm.generate(["a", "b"], SHORT, priority=iter([0, 1]), use_tqdm=False)) == 2  # type: ignore[arg-type]
     for wrong in ([], [1]):
         with pytest.raises(ValueError, match="priorities do not match"):
             llm.generate(["a", "b"], SHORT, priority=wrong)

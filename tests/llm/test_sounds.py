@@ -42,6 +42,8 @@ def test_arrays_are_what_files_of_them_are(llm: LLM) -> None:
     assert wanted > 10 and heard(llm, (samples, RATE)) == heard(llm, [(floats, RATE)]) == wanted
     assert heard(llm, (np.repeat(floats, 3), 3 * RATE)) == wanted
     assert heard(llm, [(samples, RATE), (samples, RATE)], 2) == 2 * wanted
+    assert heard(llm, ((samples, RATE), (samples, RATE)), 2) == 2 * wanted
+    assert heard(llm, (tuple(floats), np.int64(RATE))) == wanted
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,12 @@ def test_arrays_are_what_files_of_them_are(llm: LLM) -> None:
         ((np.zeros((10, 2)), RATE), "of one channel"),
         ((np.array(["a"]), RATE), "an array of numbers"),
         ([(np.ones(9), RATE)] * 3, "at most 2 are taken"),
+        ((np.ones(9), -1), "at least 1 and fewer than 2\\*\\*30 samples, not -1"),
+        ((np.ones(9), 0.5), "not 0.5"),
+        ((np.ones(9), 1 << 30), "not 1073741824"),
+        ((np.ones(9), None), "not None"),
+        ((np.ones(9), float("nan")), "not nan"),
+        ((np.broadcast_to(np.int8(1), 1 << 30), RATE), "at most 1073741814 samples"),
     ],
 )
 def test_what_is_no_sound(llm: LLM, given: Any, why: str) -> None:

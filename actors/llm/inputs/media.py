@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DATA = "multi_modal_data"
 WAV = struct.Struct("<4sI4s4sIHHIIHH4sI")  # the header of a file, of which the samples follow
+MOST_BYTES = (1 << 32) - 1 - 36  # of a file's samples; the header says both sizes in 32 bits
 PICTURE, FILM = "image_pil", "video_pil"  # types of a conversation's parts
 STAND_INS: dict[str, Any] = {  # for them, where JSON is made of a conversation
     PICTURE: {"type": "image_url", "image_url": {"url": "data:image/pil;base64,AA=="}},
@@ -53,7 +54,7 @@ class GivenPictures:
             raise ValueError(f"{place}: a dict with one of the keys {', '.join(MODALITIES)} is taken")
         ((kind, given),) = data.items()
         make = {IMAGE: self.source, VIDEO: self.film, AUDIO: sound_of}[kind]
-        one = (kind == VIDEO and _is_film(given)) or (kind == AUDIO and isinstance(given, tuple))
+        one = (kind == VIDEO and _is_film(given)) or (kind == AUDIO and _is_sound(given))
         listed = [given] if one or not isinstance(given, Sequence) else given
         sources = [make(one, f"{place}.{kind}[{number}]") for number, one in enumerate(listed)]
         if self._rules is None or kind not in self._rules.most:
@@ -133,16 +134,33 @@ def sound_of(given: object, place: str) -> MediaSource:
     """One sound: its samples, of one channel, and how many there are of a second."""
     if not isinstance(given, tuple) or len(given) != 2:
         raise ValueError(f"{place}: a sound is (samples, how many there are of a second)")
-    samples, rate = given
-    samples = np.asarray(samples)
+    samples, hertz = np.asarray(given[0]), _hertz(given[1], place)
     if samples.ndim != 1 or not samples.size or samples.dtype.kind not in "if":
         raise ValueError(f"{place}: the samples of a sound are an array of numbers, of one channel")
+    if 4 * samples.size > MOST_BYTES:
+        raise ValueError(f"{place}: a sound has at most {MOST_BYTES // 4} samples, not {samples.size}")
     if samples.dtype.kind == "i":
         samples = samples / -float(np.iinfo(samples.dtype).min)
     data = np.ascontiguousarray(samples, "<f4").tobytes()
-    hertz, size = int(rate), len(data)
+    size = len(data)
     header = WAV.pack(b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 3, 1, hertz, 4 * hertz, 4, 32, b"data", size)
     return MediaSource(AUDIO, place, data=base64.b64encode(header + data), form=BASE64)
+
+
+def _hertz(rate: Any, place: str) -> int:
+    """A header has four times as many bytes of a second, in 32 bits."""
+    try:
+        hertz = int(rate)
+    except (TypeError, ValueError, OverflowError):  # a number that is none, or infinite
+        hertz = 0
+    if not 0 < hertz < 1 << 30:
+        raise ValueError(f"{place}: of a second there are at least 1 and fewer than 2**30 samples, not {rate!r}")
+    return hertz
+
+
+def _is_sound(given: object) -> bool:
+    """Is it one, and not a tuple of several?"""
+    return isinstance(given, tuple) and not all(isinstance(one, tuple) for one in given)
 
 
 def _is_film(given: object) -> bool:

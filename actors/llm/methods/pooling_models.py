@@ -14,6 +14,7 @@ from ...protocol.request import BY_TOKEN, CLASSIFY, EMBED, TOKEN_CLASSIFY
 from ...protocol.topics.io_processors import PooledPrompt as PooledNumbers
 from ..engine import FrontendThread
 from ..inputs.prompts import PromptType
+from ..inputs.tokenization import FIELD
 from ..pooling import (
     ClassificationOutput,
     EmbeddingOutput,
@@ -89,6 +90,8 @@ class PoolingMethods:
         """
         pooling_params = cut_at(pooling_params, truncate_prompt_tokens)
         if isinstance(prompts, Mapping) and "data" in prompts:
+            if tokenization_kwargs:
+                raise ValueError(f"{FIELD}: of data the plugin makes the prompts; truncate_prompt_tokens cuts them")
             data = dict(prompts)["data"]
             return [self._of_plugin(data, pooling_params, pooling_task or EMBED, use_tqdm)]
         made = self._pooled_prompts().of_task(prompts, pooling_params, pooling_task, array_output, tokenization_kwargs)

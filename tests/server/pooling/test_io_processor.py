@@ -95,6 +95,8 @@ def test_an_llm_gives_data(encoder: Path) -> None:
         assert output.outputs["nearest"] == SENTENCES[0] and output.prompt_token_ids
         with pytest.raises(ValueError, match="a text is needed"):
             llm.encode({"data": {"text": ""}}, use_tqdm=False)
+        with pytest.raises(ValueError, match="tokenization_kwargs: of data the plugin makes the prompts"):
+            llm.encode({"data": DATA}, use_tqdm=False, tokenization_kwargs={"add_special_tokens": False})
 
 
 @pytest.mark.parametrize(
