@@ -245,7 +245,10 @@ class Api:
     async def detokenize(self, request: web.Request) -> web.Response:
         body = read(DetokenizeRequest, await self._body(request))
         self._check_model(request, body.model)
-        text = await self.engine.detokenize(check_tokens(body.tokens, "tokens"), bool(body.skip_special_tokens))
+        skips = body.skip_special_tokens
+        if skips is None:  # SGLang has this path below /v1 and leaves them out, vLLM has it without and keeps them
+            skips = request.path.startswith("/v1/")
+        text = await self.engine.detokenize(check_tokens(body.tokens, "tokens"), skips)
         return json_response({"prompt": text, "content": text})
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:

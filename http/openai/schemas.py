@@ -268,7 +268,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """POST /detokenize."""
 
     tokens: list[int]
-    skip_special_tokens: bool | None = None  # as SGLang has it
+    skip_special_tokens: bool | None = None  # as SGLang has it; if left out, so below /v1 alone
     model: str | None = None
 
 

@@ -28,9 +28,12 @@ async def test_detokenize(served: Served) -> None:
 
 
 async def test_special_tokens_are_left_out_of_a_text(served: Served) -> None:
-    for skip in (True, False):
-        await served.ask("POST", "/detokenize", {"tokens": [1], "skip_special_tokens": skip})
-        assert served.engine.skipped is skip
+    for path, left_out in (("/detokenize", False), ("/v1/detokenize", True)):
+        for skip in (True, False):
+            await served.ask("POST", path, {"tokens": [1], "skip_special_tokens": skip})
+            assert served.engine.skipped is skip
+        await served.ask("POST", path, {"tokens": [1]})
+        assert served.engine.skipped is left_out
 
 
 async def test_prompts_as_token_ids(served: Served) -> None:
