@@ -55,7 +55,7 @@ async def test_bits_that_are_cut_off_count(kind: Type) -> None:
     [("float16", 65504.0), ("bfloat16", 3.3895313892515355e38), ("fp8_e4m3", 448.0), ("fp8_e5m2", 57344.0)],
 )
 async def test_what_there_is_no_room_for_is_the_largest(kind: Type, largest: float) -> None:
-    most = np.finfo(np.float32).max
+    most = float(np.finfo(np.float32).max)
     made = await packed(Packed(kind), array("f", [most, -most, 1.0]).tobytes())
     assert numbers(made, kind).tolist() == [largest, -largest, 1.0]
 
