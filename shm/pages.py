@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import mmap
-import os
 
 from .layout import PAGE
 
@@ -23,13 +22,11 @@ def give_back(memory: mmap.mmap, start: int, size: int) -> None:
 @functools.cache
 def can_give_back() -> bool:
     """Does this kernel take such pages? It is tried on one of its own, so that a mistake elsewhere stays an error."""
-    fd = os.memfd_create("actorserve-pages", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, PAGE)
-        with mmap.mmap(fd, PAGE) as page:
+    with mmap.mmap(
+        -1, PAGE
+    ) as page:  # shared memory without a name: it takes no descriptor, of which there may be none
+        try:
             page.madvise(mmap.MADV_REMOVE)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+        except OSError:
+            return False
     return True
