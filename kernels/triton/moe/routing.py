@@ -94,7 +94,7 @@ def possible(
     for _ in range(KEPT):
         highest = tl.argmax(total, 1)[:, None]
         total = tl.where(group[None, :] == highest, float("-inf"), total)
-        kept += (expert[None, :] // size == highest).to(tl.int32)
+        kept = kept | (expert[None, :] // size == highest).to(tl.int32)
     return kept > 0
 
 
