@@ -21,10 +21,10 @@ def give_back(memory: mmap.mmap, start: int, size: int) -> None:
 
 @functools.cache
 def can_give_back() -> bool:
-    """Does this kernel take such pages? It is tried on one of its own, so that a mistake elsewhere stays an error."""
-    with mmap.mmap(
-        -1, PAGE
-    ) as page:  # shared memory without a name: it takes no descriptor, of which there may be none
+    """Does this kernel take such pages? It is tried on one of its own, so that a mistake elsewhere stays an error, and
+    without a descriptor, of which none may be left.
+    """
+    with mmap.mmap(-1, PAGE) as page:
         try:
             page.madvise(mmap.MADV_REMOVE)
         except OSError:
