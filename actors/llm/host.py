@@ -103,7 +103,10 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # until there is something to clean up, a signal ends this process
         signal.signal(number, signal.SIG_DFL)
     find_manager(os.environ)  # it is the caller's: nobody here speaks for that service
-    config = decode_config(receive(caller)[0])
+    given, _ = receive(caller)
+    if not given:  # the LLM object went before it had said anything
+        return 0
+    config = decode_config(given)
     try:
         system = System(config, find_model(config))
         memory = Memory(system)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.llm import host_wire
+from actorserve.actors.llm import host, host_wire
 from actorserve.actors.llm.host import Host
 from actorserve.actors.llm.host_wire import HostEnded, HostReady, decode_config, decode_message, receive, send
 from actorserve.actors.llm.link import HostLink
@@ -91,9 +91,21 @@ def test_a_supervisor_that_cannot_say_that_it_ends_does_so(
 ) -> None:
     ended: list[tuple[int, str]] = []
     monkeypatch.setattr(Supervisor, "end", lambda self, status, reason: ended.append((status, reason)))
-    host = Host.__new__(Host)
-    host.ending, host._caller = asyncio.Event(), ends[1]
+    supervisor = Host.__new__(Host)
+    supervisor.ending, supervisor._caller = asyncio.Event(), ends[1]
     why = "y" * host_wire.MOST_BYTES
     with descriptors_left(0):
-        host.end(1, why)
+        supervisor.end(1, why)
     assert ended == [(1, why)]
+
+
+def test_a_caller_that_goes_before_it_has_said_anything_is_no_error(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal came between the socket and its first packet."""
+    ours, theirs = ends
+    ours.close()
+    monkeypatch.setattr(host, "setproctitle", lambda title: None)
+    monkeypatch.setattr(host.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(host.sys, "argv", ["host", str(theirs.detach()), str(os.getpid())])
+    assert host.main() == 0
