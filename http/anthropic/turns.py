@@ -18,7 +18,7 @@ def messages_of(system: str | list[ContentBlock] | None, messages: list[Anthropi
         raise bad_request("messages must not be empty.", "messages")
     if _is_empty_answer(messages[-1]) and len(messages) > 1:
         messages = messages[:-1]
-    chat = _system(_blocks(system, "system")) if system else []
+    chat = _system(_for_models(_blocks(system, "system"))) if system else []
     for role, blocks in _turns(messages):
         if role == "assistant":
             chat.append(_assistant(blocks))
@@ -58,12 +58,14 @@ def _blocks(content: str | list[ContentBlock] | None, path: str) -> list[Placed]
 
 
 def _turns(messages: list[AnthropicTurn]) -> list[tuple[str, list[Placed]]]:
-    """A system's message that only says which tools come and go is none: no model reads it."""
+    """A system's message of which no model reads anything, as one that only says which tools come and go, is none."""
     turns: list[tuple[str, list[Placed]]] = []
     for index, message in enumerate(messages):
         blocks = _blocks(message.content, f"messages[{index}].content")
-        if message.role == "system" and not (blocks := [one for one in blocks if one[1].type not in CHANGES]):
-            continue
+        if message.role == "system":
+            blocks = [one for one in _for_models(blocks) if one[1].type not in CHANGES]
+            if not blocks:
+                continue
         if turns and turns[-1][0] == message.role:
             turns[-1][1].extend(blocks)
         else:
@@ -71,11 +73,14 @@ def _turns(messages: list[AnthropicTurn]) -> list[tuple[str, list[Placed]]]:
     return turns
 
 
+def _for_models(blocks: list[Placed]) -> list[Placed]:
+    return [one for one in blocks if not (one[1].text or "").startswith(NOT_FOR_MODELS)]
+
+
 def _system(blocks: list[Placed]) -> list[Object]:
     if strange := next((one for one in blocks if one[1].type == "image"), None):
         raise bad_request(f"{strange[0]}: a system's content is text, and no picture.", strange[0])
-    said = [(path, block) for path, block in blocks if not (block.text or "").startswith(NOT_FOR_MODELS)]
-    return [{"role": "system", "content": _text(said)}] if said or not blocks else []
+    return [{"role": "system", "content": _text(blocks)}] if blocks else []
 
 
 def _user(blocks: list[Placed]) -> list[Object]:

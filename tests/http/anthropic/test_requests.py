@@ -91,6 +91,9 @@ def test_what_is_not_for_the_model_is_left_out() -> None:
         {"role": "system", "content": "Now."},
     ]
     assert messages(("user", bill)) == [{"role": "user", "content": bill}]
+    for note in (bill, [text(bill)]):  # turns with nothing else between them are one
+        said = messages(("user", "a"), ("system", note), ("user", "b"))
+        assert said == [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
 
 
 def test_documents_of_text_are_what_they_say() -> None:
