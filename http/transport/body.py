@@ -30,6 +30,7 @@ MOST_CHUNKS = 10_000  # that are followed: many small ones cost time, and announ
 LONGEST_SIZE_LINE = 256  # bytes of it that are looked at
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # of zlib, by their names
+ZLIB_HEADER = 2  # bytes
 OLDER_NAMES = {"x-gzip": "gzip"}  # RFC 9110, 8.4.1.3
 JSON = ("application/json", "text/json")
 UNSAID = ("application/x-www-form-urlencoded", "application/octet-stream")  # by curl -d, and by aiohttp of bytes
@@ -171,7 +172,8 @@ def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
         stream = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
         failure = zstd.ZstdError
     else:
-        stream, failure = zlib.decompressobj(WINDOWS[encoding]), zlib.error
+        window = -zlib.MAX_WBITS if encoding == "deflate" and not _is_zlib(body) else WINDOWS[encoding]
+        stream, failure = zlib.decompressobj(window), zlib.error
     try:
         made: bytes = stream.decompress(body, limit + 1)
     except failure as error:
@@ -181,6 +183,13 @@ def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
     if not stream.eof or stream.unused_data:
         raise bad_request(CUT)
     return made
+
+
+def _is_zlib(body: bytes) -> bool:
+    """Does it begin as RFC 1950 has it? Some clients send deflate's bits alone (RFC 1951), as browsers take them, too;
+    no such ones begin so, but in a stored block with bits that are to be 0.
+    """
+    return len(body) >= ZLIB_HEADER and body[0] & 0xF == zlib.DEFLATED and int.from_bytes(body[:2]) % 31 == 0
 
 
 async def _read_sent(request: web.Request, limit: int, budget: BodyBudget) -> bytes:

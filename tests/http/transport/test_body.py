@@ -72,7 +72,13 @@ async def test_what_is_said_to_be_no_json_is_not_read(kind: str, more: dict[str,
 
 @pytest.mark.parametrize(
     ("coding", "write"),
-    [("gzip", gzip.compress), ("X-GZip", gzip.compress), ("DEFLATE", zlib.compress), ("identity", bytes)],
+    [
+        ("gzip", gzip.compress),
+        ("X-GZip", gzip.compress),
+        ("DEFLATE", zlib.compress),
+        ("deflate", lambda body: zlib.compress(body, wbits=-zlib.MAX_WBITS)),  # without zlib's frame
+        ("identity", bytes),
+    ],
 )
 async def test_it_may_be_compressed(coding: str, write: Callable[[bytes], bytes]) -> None:
     sent = write(b"abcd" * 10)
@@ -91,10 +97,19 @@ async def test_what_is_made_of_it_is_bounded() -> None:
 GZIP = gzip.compress(b"{}", mtime=0)  # the time would be in the test's name, which all processes have to agree on
 
 
-@pytest.mark.parametrize("sent", [b"{}", GZIP[:-3], GZIP + b"x", b""])
-async def test_what_is_not_what_it_says(sent: bytes) -> None:
+RAW = zlib.compress(b"{}", wbits=-zlib.MAX_WBITS)
+
+
+@pytest.mark.parametrize(
+    ("coding", "sent"),
+    [
+        *(("gzip", sent) for sent in (b"{}", GZIP[:-3], GZIP + b"x", b"")),
+        *(("deflate", sent) for sent in (b"{}", RAW[:-1], RAW + b"x", b"", zlib.compress(b"{}")[:-1])),
+    ],
+)
+async def test_what_is_not_what_it_says(coding: str, sent: bytes) -> None:
     with pytest.raises(ApiError, match="Content-Encoding") as caught:
-        await read_body(arrived(sent, coding="gzip"), 100, BUDGET)
+        await read_body(arrived(sent, coding=coding), 100, BUDGET)
     assert caught.value.status == 400
 
 
