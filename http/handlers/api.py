@@ -6,11 +6,8 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 from aiohttp import web
-
-from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt
 
 from ..accounts import check_model_of
 from ..anthropic.answers import count
@@ -20,12 +17,10 @@ from ..anthropic.schemas import CountRequest
 from ..errors import bad_request
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
-from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..middleware.edge import check_depth
 from ..openai.mistral import is_mistrals, model_fields
-from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from ..pooling.prepare import check_generates
 from ..routes import ROUTES
 from ..settings import Settings
@@ -62,6 +57,7 @@ from .responses.sockets import ResponseSockets
 from .scoring import ScoringApi
 from .sessions import SessionsApi
 from .speech import SpeechApi
+from .tokenization import TokenizationApi
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -91,7 +87,8 @@ class Api:
         self.cohere = CohereApi(self._generator, self.pooling, self._body, self._body_with_media)
         self.llamacpp = LlamaApi(self._generator, self.pooling, engine.administration.is_sleeping, self._body)
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
-        self.tei = TeiApi(self._generator, self.pooling, self._body, self._body_with_media, self.tokenize)
+        self.tokenization = TokenizationApi(self._generator, self._body, self._body_with_media)
+        self.tei = TeiApi(self._generator, self.pooling, self._body, self._body_with_media, self.tokenization.tokenize)
         self.tgi = TgiApi(self._generator, self._body, self.sglang.generate, self.tei.root)
         self.mistral = MistralApi(self._generator, self._body_to_generate)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
@@ -195,65 +192,7 @@ class Api:
         """404 for one that is not there, or not for this key."""
         check_model_of(request.get(ACCOUNT), check_model(asked, *self.settings.names))
 
-    # --- text and models -----------------------------------------------------------------------------------------
-
-    async def tokenize(self, request: web.Request) -> web.Response:
-        body = read(TokenizeRequest, await self._body_with_media(request))
-        self._check_model(request, body.model)
-        given = [body.prompt is not None, bytes(body.messages) not in (b"", b"null"), body.content is not None]
-        if sum(given) != 1:
-            raise bad_request("Either prompt or messages, or content, must be given.", "prompt")
-        if body.parse_special is False:
-            raise bad_request("parse_special: special tokens in texts always become ones here.", "parse_special")
-        tools_of(ChatRequest(messages=body.messages, tools=body.tools))
-        if body.content is not None:
-            prompt: Prompt = TextPrompt(body.content, body.add_special is True)
-        elif body.prompt is not None:
-            prompt = TextPrompt(body.prompt, body.add_special_tokens is not False)
-        else:
-            prompt = self.conversation(body)
-        told = bool(body.return_token_strs) or bool(body.with_pieces)
-        tokens, strings = await self.engine.tokenize(prompt, told)
-        shown: list[Any] = list(tokens)
-        if body.with_pieces:
-            shown = [{"id": token, "piece": piece} for token, piece in zip(tokens, strings or [], strict=True)]
-        about = {"count": len(tokens), "max_model_len": self.settings.max_model_len}
-        return json_response(about | {"tokens": shown, "token_strs": strings if body.return_token_strs else None})
-
-    def conversation(self, body: TokenizeRequest) -> ChatPrompt:
-        """The prompt that its messages make."""
-        chat = ChatRequest(
-            messages=body.messages,
-            add_special_tokens=body.add_special_tokens,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            chat_template_kwargs=body.chat_template_kwargs,
-            tools=body.tools,
-            chat_template=body.chat_template,
-        )
-        check_template(chat, self.settings.trust_request_chat_template)
-        return chat_prompt(chat, self.settings)
-
-    async def apply_template(self, request: web.Request) -> web.Response:
-        """The text of a conversation's prompt: that of its tokens, special ones among them."""
-        body = read(TokenizeRequest, await self._body_with_media(request))
-        self._check_model(request, body.model)
-        tools_of(ChatRequest(messages=body.messages, tools=body.tools))
-        tokens, _ = await self.engine.tokenize(self.conversation(body), False)
-        return json_response({"prompt": await self.engine.detokenize(tokens)})
-
-    async def detokenize(self, request: web.Request) -> web.Response:
-        body = read(DetokenizeRequest, await self._body(request))
-        self._check_model(request, body.model)
-        skips = body.skip_special_tokens
-        if skips is None:  # SGLang has this path below /v1 and leaves them out, vLLM has it without and keeps them
-            skips = request.path.startswith("/v1/")
-        text = await self.engine.detokenize(check_tokens(body.tokens, "tokens"), skips)
-        return json_response({"prompt": text, "content": text})
-
-    async def tokenizer_info(self, request: web.Request) -> web.Response:
-        self._generator.told_model(request)
-        return json_response(self.settings.tokenizer_info)
+    # --- models -----------------------------------------------------------------------------------------
 
     async def models(self, request: web.Request) -> web.Response:
         cards = [self._card(request, name, one) for one in self.settings.all_models for name in one.served]

@@ -243,35 +243,6 @@ class ModelQuery(msgspec.Struct):
     model: str | None = None
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True):
-    """POST /tokenize."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: Object | None = None
-    return_token_strs: bool | None = None
-
-    tools: list[msgspec.Raw] | None = None
-    chat_template: str | None = None
-
-    content: str | None = None  # these four are llama.cpp's
-    add_special: bool | None = None
-    parse_special: bool | None = None
-    with_pieces: bool | None = None
-
-
-class DetokenizeRequest(msgspec.Struct, kw_only=True):
-    """POST /detokenize."""
-
-    tokens: list[int]
-    skip_special_tokens: bool | None = None  # as SGLang has it; if left out, so below /v1 alone
-    model: str | None = None
-
-
 class InvocationRequest(msgspec.Struct, kw_only=True):
     """POST /invocations: the body of another path, which one of these fields tells."""
 

@@ -268,16 +268,22 @@ class TokenPiece(Said):
     piece: str | list[int]
 
 
-class TokenizeAnswer(Said):
-    count: int
+class TokenizeAnswer(msgspec.Struct):
+    """Of several texts, lists of each. `token_strings` is Cohere's name of `token_strs`."""
+
+    count: int | list[int]
     max_model_len: int
-    tokens: list[int | TokenPiece]
-    token_strs: list[str] | None
+    tokens: list[int | list[int] | TokenPiece]
+    token_strs: list[str | list[str] | None] | None
+    token_strings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class DetokenizeAnswer(Said):
-    prompt: str
-    content: str  # the same, for llama.cpp's clients
+    """The text, or texts of several lists, by the names that vLLM, llama.cpp and SGLang have for it."""
+
+    prompt: str | list[str]
+    content: str | list[str]
+    text: str | list[str]
 
 
 class Rendered(Said):

@@ -39,14 +39,13 @@ from ..openai.schemas import (
     ChatTool,
     CompletionRequest,
     ContentPart,
-    DetokenizeRequest,
     GenerateParameters,
     GenerateRequest,
     StreamOptions,
-    TokenizeRequest,
     ToolFunction,
 )
 from ..settings import Settings
+from ..openai.tokenization import MOST_TEXTS, DetokenizeRequest, TokenizeRequest
 
 Schema = dict[str, Any]
 REF = "#/components/schemas/{name}"
@@ -243,7 +242,7 @@ def _tokenize(schema: Schema, book: Book) -> None:
     _conversation(fields, book)
     messages = fields["messages"]
     fields["messages"] = {"anyOf": [messages, NULL]}
-    forms = {"prompt": "string", "messages": "array", "content": "string"}
+    forms = {"prompt": ["string", "array"], "messages": ["array"], "content": ["string"], "text": ["string"]}
     schema["oneOf"] = [
         {"required": [name], "properties": {name: {"type": kind}} | {other: NULL for other in forms if other != name}}
         for name, kind in forms.items()
@@ -252,7 +251,9 @@ def _tokenize(schema: Schema, book: Book) -> None:
 
 
 def _detokenize(schema: Schema, book: Book) -> None:
-    schema["properties"]["tokens"]["items"] |= {"minimum": 0, "maximum": _last_id(book.settings)}
+    token = {"type": "integer", "minimum": 0, "maximum": _last_id(book.settings)}
+    lists = {"type": "array", "items": {"type": "array", "items": token}, "maxItems": MOST_TEXTS}
+    schema["properties"]["tokens"] = {"anyOf": [{"type": "array", "items": token}, lists]}
 
 
 def _generate(schema: Schema, book: Book) -> None:

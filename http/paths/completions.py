@@ -9,13 +9,12 @@ from ..openai.schemas import (
     ChatBatchRequest,
     ChatRequest,
     CompletionRequest,
-    DetokenizeRequest,
     GenerateRequest,
     InvocationRequest,
     ModelQuery,
-    TokenizeRequest,
 )
 from ..openai.sessions import CloseSessionRequest, OpenSessionRequest
+from ..openai.tokenization import DetokenizeRequest, TokenizeRequest
 from ..openapi import answers, dialects, tei
 from ..route import ASKS, CHAT, MODEL, TAKES_BODY, TEXT, Route
 
@@ -164,7 +163,13 @@ COMPLETIONS: tuple[Route, ...] = (
         statuses=(*TAKES_BODY, 404, 503),
     ),
     Route(
-        "get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict, query=ModelQuery, statuses=MODEL
+        "get",
+        "/tokenizer_info",
+        "tokenization.tokenizer_info",
+        "The tokenizer's settings",
+        dict,
+        query=ModelQuery,
+        statuses=MODEL,
     ),
     Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),
     Route("get", "/v1/models/{model:.+}", "model", "One model", answers.ModelCard, statuses=MODEL),
@@ -172,7 +177,7 @@ COMPLETIONS: tuple[Route, ...] = (
         "post",
         "/tokenize",
         "tei.tokenize",
-        "The tokens of a text or a conversation; bodies of Text Embeddings Inference are taken, too",
+        "The tokens of texts or a conversation; bodies of Text Embeddings Inference are taken, too",
         answers.TokenizeAnswer,
         TokenizeRequest,
         statuses=ASKS,
@@ -181,8 +186,8 @@ COMPLETIONS: tuple[Route, ...] = (
     Route(
         "post",
         "/detokenize",
-        "detokenize",
-        "The text of tokens",
+        "tokenization.detokenize",
+        "The text of tokens, or texts of lists of them",
         answers.DetokenizeAnswer,
         DetokenizeRequest,
         statuses=ASKS,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...cohere.schemas import CohereChatRequest, CohereEmbedRequest
 from ...openapi import cohere as answers
 from ...openapi import pooling
 from ...openapi.answers import Rendered
 from ...pooling.schemas import RerankRequest
 from ...route import ASKS, CHAT, Route
+from ..completions import COMPLETIONS
 
 COHERE: tuple[Route, ...] = (
     *(
@@ -80,5 +83,10 @@ COHERE: tuple[Route, ...] = (
         pools=True,
         lists=pooling.TextRank,
         error=answers.CohereError,
+    ),
+    *(
+        replace(route, path=f"/cohere/v1{route.path}", error=answers.CohereError, listed=False)
+        for route in COMPLETIONS
+        if route.path[1:] in ("tokenize", "detokenize")
     ),
 )

@@ -8,7 +8,8 @@ from ...llamacpp.schemas import (
     LlamaInfillRequest,
     LlamaSlotsQuery,
 )
-from ...openai.schemas import ModelQuery, TokenizeRequest
+from ...openai.schemas import ModelQuery
+from ...openai.tokenization import TokenizeRequest
 from ...openapi import llamacpp as answers
 from ...route import ASKS, MODEL, TAKES_BODY, TEXT, Route
 
@@ -89,7 +90,7 @@ LLAMACPP: tuple[Route, ...] = (
     Route(
         "post",
         "/apply-template",
-        "apply_template",
+        "tokenization.apply_template",
         "The text of a conversation's prompt",
         answers.LlamaPrompt,
         TokenizeRequest,

@@ -19,13 +19,8 @@ from actorserve.http.generation.fields.unsupported import NOT_BUILT, OF_CHATS, c
 from actorserve.http.llamacpp.schemas import LlamaCompletionRequest
 from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from actorserve.http.openai.responses.schemas import ResponsesRequest
-from actorserve.http.openai.schemas import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    GenerateRequest,
-    TokenizeRequest,
-)
+from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerateRequest
+from actorserve.http.openai.tokenization import DetokenizeRequest, TokenizeRequest
 from tests.http.bodies import BIG, HI, body_of, for_chat, for_completion, refusal
 from tests.http.serving import serving
 

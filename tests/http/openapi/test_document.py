@@ -143,7 +143,7 @@ def answered(kind: str, body: dict[str, Any]) -> bool:
     struct = CompletionRequest if kind == "CompletionRequest" else ChatRequest
     status = 200
     try:
-        check_fields(decode(struct, json.dumps(body).encode()), SETTINGS.vocab_size)
+        check_fields(decode(struct, json.dumps(body).encode()), SETTINGS.vocab_size, None, SETTINGS.most_logprobs)
     except ApiError as error:
         status = error.status
     assert status in (200, 400)
@@ -185,7 +185,12 @@ def answered(kind: str, body: dict[str, Any]) -> bool:
         ("TokenizeRequest", {"messages": HI, "prompt": "a"}, False),
         ("TokenizeRequest", {}, False),
         ("DetokenizeRequest", {"tokens": [1]}, True),
+        ("TokenizeRequest", {"prompt": ["a", "b"]}, True),
+        ("TokenizeRequest", {"text": "a"}, True),
+        ("TokenizeRequest", {"text": "a", "prompt": "b"}, False),
         ("DetokenizeRequest", {"tokens": [-1]}, False),
+        ("DetokenizeRequest", {"tokens": [[1], [2]]}, True),
+        ("DetokenizeRequest", {"tokens": [[1], 2]}, False),
     ],
 )
 def test_bodies(kind: str, body: dict[str, Any], valid: bool) -> None:
