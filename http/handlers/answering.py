@@ -86,7 +86,7 @@ class Answering:
         """The answer to a checked request, streamed or whole. `owner`: the frontend that must make it."""
         key = await self.key(request, raw, owner)
         model = check_model(body.model, *self.settings.names, self.goes_on(request) or self.is_kept(key))
-        job = new_job(asked)
+        job = asked.new_job()
         job.seeds_differ = ANSWER_SEED in request or body.seed in NO_SEED
         answer = self._new_answer(request, body, model, asked.wants)
         if key is not None:  # whoever asks again has the same answer, by whatever name
@@ -310,11 +310,6 @@ def follow(request: web.Request, seed: int, created: int) -> StreamProgress:
             record.go_on()
         record.stream([NO_SLOT], seed, created)
     return StreamProgress.none(1)
-
-
-def new_job(asked: PreparedRequest) -> Job:
-    """One that has not begun."""
-    return asked.new_job()
 
 
 async def stream_answer(

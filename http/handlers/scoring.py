@@ -26,7 +26,7 @@ from ..openai.schemas import CompletionRequest, GenerativeScoringRequest
 from ..output.answer import Answer, usage
 from ..pooling.prepare import check_generates
 from ..transport.json_response import json_response
-from .answering import new_job, release_behind
+from .answering import release_behind
 from .generate import Generator
 
 AT_ONCE = 16  # texts that renderers make tokens of
@@ -71,7 +71,7 @@ class ScoringApi:
         )
         request_id = name_request(request, body.request_id)
         asked = ask_completion(completion, self._generator.settings, request_id, request[CLIENT])
-        job = new_job(asked)
+        job = asked.new_job()
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
         request[NOTED] = RequestContext(name_request(request, None), model, job, f"generative-scoring-{answer.id[5:]}")
         submit = partial(self._generator.submit, request, job, answer, None, False)

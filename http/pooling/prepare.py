@@ -28,7 +28,6 @@ from ..settings import Settings
 from .packed import BYTES
 from .schemas import MAX_INPUTS, UNMADE, EmbeddingRequest, InputFields, PoolingFields, PoolingRequest
 
-SERVED = {EMBED: "embeddings", CLASSIFY: "labels' scores"}
 SAME = {  # names of clients for kinds of inputs, by those that sentence-transformers' prompts have
     "query": ("query", "search_query", "retrieval.query", "s2p_query"),
     "document": ("document", "passage", "search_document", "retrieval.passage", "corpus"),

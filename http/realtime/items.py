@@ -22,7 +22,7 @@ SOUND = "input_audio"
 def checked_item(given: Object, session: Session, hears: bool, path: str = "item") -> Object:
     """The item as it is kept; ApiError 400 names what cannot be."""
     kind = given.get("type")
-    item_id = given.get("id") or session.new_id("item")
+    item_id = given.get("id") or session.new_item_id()
     if not isinstance(item_id, str) or not 0 < len(item_id) <= 64:
         raise bad_request(f"{path}.id must be a string of at most 64 characters.", f"{path}.id")
     head = {"id": item_id, "object": "realtime.item", "type": kind, "status": "completed"}

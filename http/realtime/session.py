@@ -74,10 +74,9 @@ class Session(msgspec.Struct, kw_only=True):
     made: int = 0  # ids
     answers: int = 0  # that were begun
 
-    def new_id(self, kind: str) -> str:
-        """Of an item."""
+    def new_item_id(self) -> str:
         self.made += 1
-        return f"{kind}_{self.id.rpartition('_')[2]}{self.made:06x}"
+        return f"item_{self.id.rpartition('_')[2]}{self.made:06x}"
 
     # --- what is set -------------------------------------------------------------------------------------------------
 

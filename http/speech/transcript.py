@@ -11,7 +11,6 @@ from actorserve.actors.model.encoder_decoder.spec import SpeechSpec
 from actorserve.actors.protocol.messages import TokenLogprobs
 
 MARK = re.compile(r"<\|[^|<>]*\|>")
-TIME = re.compile(r"<\|(\d+\.\d\d)\|>")
 
 
 def plain(text: str) -> str:

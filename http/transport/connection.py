@@ -24,7 +24,6 @@ from ..settings import printable
 from .body import is_long
 from .json_response import error_response
 
-LONGEST_LINE = 32 << 10  # of a request's head; tokens of some sign-on systems need more than aiohttp's 8 KiB
 CONTINUES = "100-continue"
 # What connections read of aiohttp's that aiohttp promises to nobody.
 PRIVATE_SLOTS = ("_current_request", "_loop", "_messages", "_request_count", "_request_factory", "_waiter")

@@ -16,10 +16,11 @@ from aiohttp.typedefs import Middleware
 from actorserve.http.app import make_app
 from actorserve.http.generation.job import Job
 from actorserve.http.settings import Settings
-from actorserve.http.transport.connection import LONGEST_LINE, Connection, below
+from actorserve.http.transport.connection import Connection, below
 
 from .fakes import FakeEngine
 
+LONGEST_LINE = 32 << 10  # bytes, as by the default of --max-header-bytes
 SETTINGS = Settings(
     served=["tiny", "alias/name"],
     api_keys=[],

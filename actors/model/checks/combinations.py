@@ -54,7 +54,7 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
         find_hidden_weights(folder, shape)
     if not on_gpu:
         part = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
-        count_blocks(config, part.kv, model.max_model_len + 1, NUMBERS[dtype_on_cpu(config, shape)], 0)
+        count_blocks(config, part.kv, model.max_model_len + 1, NUMBERS[dtype_on_cpu(config, shape)])
 
 
 def check_adapted(config: Config, model: ModelInfo, on_gpu: bool | None = None) -> None:

@@ -29,7 +29,6 @@ GPU_OPTIONS = ("gpu_memory_utilization", "enforce_eager", "cudagraph_capture_siz
 GPU_FILES = ("nvidiactl", "nvmap")  # in /dev, of drivers: NVIDIA's, Jetson's
 DEVICES = Path("/dev")
 WSL_DRIVER = Path("/usr/lib/wsl/lib/libcuda.so.1")  # /dev/dxg is there with any GPU, or none
-CUDA_LIBRARY = "lib/libtorch_cuda.so"  # beside torch's modules, where it was built for CUDA
 WIDE = ("t5", "mt5", "umt5", "longt5", "gemma", "glm4")  # of whose hidden states some are infinite in float16
 NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is arm64's
 
@@ -53,11 +52,11 @@ NO_BYTES: Mapping[str, float] = {}
 DECODED = (Axis.EXPERT_INTERMEDIATE, Axis.LATENT_HEADS)  # experts, and what multiplies queries and results of latents
 
 
-def may_have_gpu(environment: Mapping[str, str] = os.environ) -> bool:
+def may_have_gpu() -> bool:
     """False: there is none, for no driver is loaded, none of its devices shall be seen, or torch was built for CPUs
     alone. True: ask torch.
     """
-    if environment.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return False
     has_driver = any((DEVICES / name).exists() for name in GPU_FILES) or WSL_DRIVER.exists()
     return has_driver and torch_has_cuda()
@@ -281,14 +280,12 @@ def kv_memory_room(config: Config, mapped: int = 0) -> tuple[str, int]:
     )
 
 
-def count_blocks(
-    config: Config, kv: KVSpec, max_length: int, dtype: Sized, beside: int = 0, kind: KVType | None = None
-) -> int:
+def count_blocks(config: Config, kv: KVSpec, max_length: int, dtype: Sized, beside: int = 0) -> int:
     """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used.
 
-    `beside` are the bytes of a block in a draft model, `kind` is that of keys and values if it is not `dtype`.
+    `beside` are the bytes of a block in a draft model.
     """
-    memory = plan_kv_memory(kv, config, max_length, dtype.itemsize, beside, kind=kind)
+    memory = plan_kv_memory(kv, config, max_length, dtype.itemsize, beside)
     return blocks_in(config, memory, max_length, *kv_memory_room(config))
 
 

@@ -47,7 +47,6 @@ from ...openai.schemas import ChatRequest, Object
 from ...openai.thinking import THINKING_SWITCHES
 from ...output.answer import Answer, usage
 from ...transport.json_response import json_response
-from ..answering import new_job
 from ..generate import Generator
 
 AT_ONCE = 32  # labels that renderers make tokens of
@@ -113,7 +112,7 @@ class DecisionsApi:
         request_id = name_request(request, body.request_id)
         try:
             asked = ask_chats(chat, self._generator.settings, request_id, request[CLIENT])
-            job = new_job(asked)
+            job = asked.new_job()
             answer = Answer(model, True, secrets.randbits(64), int(time.time()))
             request[NOTED] = RequestContext(request_id, model, job, f"decision-{answer.id.partition('-')[2]}")
             submit = partial(self._generator.submit, request, job, answer, None, False)

@@ -219,14 +219,14 @@ class ClientEvents:
             await self._transcribe(samples)
             return []
 
-        events = self.insert(self._link.session.new_id("item"), samples)
+        events = self.insert(self._link.session.new_item_id(), samples)
         self.buffer.clear()
         self._link.committed()
         return events
 
     async def _transcribe(self, samples: bytes) -> None:
         self._link.check_free()
-        now = await self.hear(self._link.session.new_id("item"), samples, self.buffer.place or 0)
+        now = await self.hear(self._link.session.new_item_id(), samples, self.buffer.place or 0)
         self.buffer.clear()
         self._link.heeded()
         self._link.committed()

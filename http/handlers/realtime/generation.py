@@ -29,7 +29,7 @@ from ...realtime.transcript_events import TranscriptEvents
 from ...speech.language import in_one_language
 from ...speech.prepare import TRANSCRIBE, check, params, sound_prompt, speech_of
 from ...speech.schemas import SpeechRequest
-from ..answering import new_job, pin
+from ..answering import pin
 from ..generate import Generator
 
 ANYTHING: Object = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "?"}]}
@@ -112,7 +112,7 @@ class Generations:
     def response(self, session: Session, active: Active) -> Generation:
         """The answer to `active.body`; ApiError names what cannot be."""
         try:
-            job = new_job(self._asked(active.body, active.id))
+            job = self._asked(active.body, active.id).new_job()
         except ApiError as error:
             raise _inside("response", error) from None
         return Generation(active, job, ResponseWriter(session, active))

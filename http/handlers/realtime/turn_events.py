@@ -45,14 +45,14 @@ class TurnEvents:
         heard = self._turns.heard
         if heard.item is not None:
             return
-        heard.item = self._link.session.new_id("item")
+        heard.item = self._link.session.new_item_id()
         self._link.settle([turn_event(turn, heard.item)])
         now = self._link.now
         if now is not None and not now.active.windows and self._turns.given.interrupt_response:
             self._link.finish(now, cancelled=BY_TURN)
 
     async def _ends(self, turn: Turn) -> None:
-        name = self._turns.heard.item or self._link.session.new_id("item")
+        name = self._turns.heard.item or self._link.session.new_item_id()
         told, samples = [turn_event(turn, name)], self._turns.turn()
         try:
             await (self._write_down if self._link.session.kind == TRANSCRIPTION else self._converse)(
@@ -86,7 +86,7 @@ class TurnEvents:
 
     async def _idles(self, idle: Idle) -> None:
         """What was not said is an item, too, and the model goes on by itself."""
-        name = self._link.session.new_id("item")
+        name = self._link.session.new_item_id()
         events = [idle_event(idle, name)]
         try:
             events += self._events.insert(name, self._turns.silence())

@@ -33,7 +33,7 @@ from ...output import answer as answers
 from ...output.formats import AnswerFormat, ResponsesFormat
 from ...transport.json_response import json_response
 from ...transport.resume import record_of
-from ..answering import follow, new_job, pin, stream_answer
+from ..answering import follow, pin, stream_answer
 from ..generate import Generator
 from .requests import ResponseRequests
 from .tools import ToolResponses
@@ -171,7 +171,7 @@ class ResponsesApi:
         seed, created = secrets.randbits(64), int(time.time())
         key = response_id(self.engine.index, seed, created)
         answer = answer_to(body, key, model, created, self.settings.sampling_defaults)
-        job = new_job(asked)
+        job = asked.new_job()
         job.seed = seed
         pin(request, job, self.settings)
         check_model_of(request.get(ACCOUNT), model)

@@ -36,7 +36,7 @@ from ...openai.responses.store import response_id
 from ...openai.responses.stored import History
 from ...output.formats import AnswerFormat, ResponsesFormat
 from ...pooling.prepare import check_generates
-from ..answering import NO_SLOT, new_job, pin
+from ..answering import NO_SLOT, pin
 from ..sockets import account_of
 from .api import ResponsesApi
 from .tools import Start, digest_of
@@ -120,7 +120,7 @@ class _Making:
         model = check_model(chat.model, *api.settings.names, state is not None)
         check_model_of(self.request.get(ACCOUNT), model)
         answer = answer_to(self.body, self.key, model, active.created, api.settings.sampling_defaults)
-        job = new_job(asked)
+        job = asked.new_job()
         job.seed = active.seed
         pin(self.request, job, api.settings)
         form = ResponsesFormat(answer, job, at_end=partial(self._keep, self.key), nothing=self.message.prepares)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.http.transport.connection import LONGEST_LINE
 from tests.http.fakes import finish_all
-from tests.http.serving import HI, Served, serving
+from tests.http.serving import HI, LONGEST_LINE, Served, serving
 
 BOM = b"\xef\xbb\xbf"
 
