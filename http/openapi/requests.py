@@ -44,8 +44,8 @@ from ..openai.schemas import (
     StreamOptions,
     ToolFunction,
 )
-from ..settings import Settings
 from ..openai.tokenization import MOST_TEXTS, DetokenizeRequest, TokenizeRequest
+from ..settings import Settings
 
 Schema = dict[str, Any]
 REF = "#/components/schemas/{name}"
