@@ -11,6 +11,7 @@ from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.options.config import Config
 from actorserve.actors.options.objects.media import MOST_MEDIA, media_limits
+from actorserve.actors.protocol.request import USUAL_LOGPROBS
 from actorserve.actors.protocol.topics.tools import ServerAddress, Tool, ToolCalled
 
 from .accounts import Accounts
@@ -187,6 +188,7 @@ class Settings:
     stream_response_default_include_usage: bool = False  # at a stream's end
     enable_per_request_metrics: bool = False
     return_tokens_as_token_ids: bool = False
+    most_logprobs: int = USUAL_LOGPROBS  # that a request may ask for beside each token
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing
     reasoning_closing: str = ""  # of thinking that has used up its budget; its own mark ends it anyway
     fingerprint: str = ""  # of version, model and what of the options answers depend on

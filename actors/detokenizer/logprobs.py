@@ -12,7 +12,8 @@ from .stream import PIECE
 
 MOST_BYTES = 1 << 16  # of one message; those of a token are not divided
 HEAD_BYTES = 32  # of a token, its own and those beside it, without its bytes
-MOST_TOKEN = 2048  # bytes of one that are told: with as many beside it as a request may list one message has room
+MOST_TOKEN = 2048  # bytes of one that are told ...
+MOST_TEXT = 1 << 18  # ... and of all beside it: of as many as a request may ask for one message has room
 
 
 class LogprobReader:
@@ -31,12 +32,10 @@ class LogprobReader:
             if listed:
                 values = self._area.read_listed(slot_of(ref), position, len(listed))
                 best = list(zip(listed, values, strict=True))
-            others = [(self._bytes(word), word, value) for word, value in best]
-            told.append(TokenLogprobs(self._bytes(token), token, logprob, rank, others))
+            longest = MOST_TEXT // max(len(best), MOST_TEXT // MOST_TOKEN)
+            others = [(self._token_bytes(word)[:longest], word, value) for word, value in best]
+            told.append(TokenLogprobs(self._token_bytes(token)[:MOST_TOKEN], token, logprob, rank, others))
         return told
-
-    def _bytes(self, token: int) -> bytes:
-        return self._token_bytes(token)[:MOST_TOKEN]
 
     def prompt(self, ref: int, length: int, most: int) -> list[tuple[int, list[TokenLogprobs]]]:
         """(first position, tokens) of the prompt's tokens but the first, which follows nothing."""

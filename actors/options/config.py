@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ..protocol.request import MOST_LOGPROBS
 from .groups.processes import ProcessOptions
 
 MEDIA_OBJECTS = ("limit_mm_per_prompt", "media_io_kwargs", "mm_processor_kwargs")
@@ -60,6 +61,11 @@ class Config(ProcessOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def adapters_at_once(self) -> int:
         """How many of them may run."""
         return min(MAX_LORAS, self.max_cpu_loras or MAX_LORAS) if self.max_loras is None else self.max_loras
+
+    @property
+    def most_logprobs(self) -> int:
+        """Of how many of the likeliest tokens a request may be told beside each."""
+        return MOST_LOGPROBS if self.max_logprobs < 0 else self.max_logprobs
 
     @property
     def offloads(self) -> bool:

@@ -15,6 +15,7 @@ from actorserve.shm.media.arena import CHUNK, ArenaSizes
 
 from ..options.config import Config
 from ..options.kv_offload import read_tiers
+from .request import USUAL_LOGPROBS
 from .served import ServedModel, embedded_numbers, pooled_numbers
 
 KV_LISTENER = "kv_listener"  # in Context.files, where other servers fetch KV blocks: it has no size
@@ -66,9 +67,10 @@ class FileSizes:
         return min(self.config.max_connections, JOURNALED)
 
     @property
-    def logprobs(self) -> tuple[int, int]:
-        """(slots, tokens of each)."""
-        return self.slots, max(one.info.max_model_len for one in self.models)
+    def logprobs(self) -> tuple[int, int, int]:
+        """(slots, tokens of each, most likely tokens of each, which requests may ask for and beams take)."""
+        most = max(self.config.most_logprobs, USUAL_LOGPROBS)
+        return self.slots, max(one.info.max_model_len for one in self.models), most
 
     @property
     def vectors(self) -> tuple[int, int] | None:

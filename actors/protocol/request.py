@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
-MOST_LOGPROBS = 20  # most likely tokens whose logprobs are given beside the token's own
+USUAL_LOGPROBS = 20  # most likely tokens whose logprobs are given beside the token's own
+MOST_LOGPROBS = 1024  # with --max-logprobs: of one token all of them cross a lane in one message
 MOST_LOGPROB_IDS = 128  # tokens that a request may name to be told of them in place of those
 INT31, UINT64 = (1 << 31) - 1, (1 << 64) - 1
 

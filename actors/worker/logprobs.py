@@ -16,7 +16,7 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.penalties import log_sums, top_logprobs
 from actorserve.shm.layout import LOW32
-from actorserve.shm.table.logprobs import MOST, RECORD, Logprobs
+from actorserve.shm.table.logprobs import USUAL_MOST, Logprobs
 from actorserve.shm.table.table import slot_of
 
 from ..protocol.request import Sampling
@@ -59,6 +59,7 @@ class LogprobsWriter:
 
     def __init__(self, area: Logprobs | None, rows: int) -> None:
         self._area = area
+        self.most_likely = USUAL_MOST if area is None else area.most  # that any request may be told
         self._most = np.full(rows, -1, np.int64)
         self._rows_with_logprobs: set[int] = set()  # the rows of which tokens are told
         self._wanted = np.zeros(rows, np.bool_)  # whether they are, by whoever has an area
@@ -69,7 +70,7 @@ class LogprobsWriter:
         self._used_listed: set[int] = set()  # those of them whose requests listed token ids
         self._entries = None
         if area is not None:
-            shape, strides = (area.slots, area.max_tokens, 1 + MOST), (area.stride, RECORD, 8)
+            shape, strides = (area.slots, area.max_tokens, 1 + area.most), (area.stride, area.record, 8)
             self._entries = np.ndarray(shape, ENTRY, area.map, 0, strides)
             self._values = np.ndarray((area.slots, area.listed_stride // 4), "<f4", area.map, area.listed_start)
 

@@ -16,7 +16,7 @@ from actorserve.actors.accounts.account import Account
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
 from actorserve.actors.protocol.messages import TokenLogprobs
 from actorserve.actors.protocol.request import (
-    MOST_LOGPROBS,
+    USUAL_LOGPROBS,
     Generation,
     Sampling,
     default_of,
@@ -30,7 +30,7 @@ from .job import Engine, Job
 from .prepare import PreparedRequest
 from .structured_output import OTHER_NAMES
 
-MAX_WIDTH = MOST_LOGPROBS // 2
+MAX_WIDTH = USUAL_LOGPROBS // 2
 REFUSED = (
     *("stream", "stop", "prompt_logprobs", "response_format", "structured_outputs", "tools", "echo"),
     *("truncate_prompt_tokens", "thinking_token_budget", "return_token_ids", "repetition_detection", *OTHER_NAMES),
@@ -100,7 +100,7 @@ class BeamSearch:
         self._ends = frozenset([*own, *([] if request.ignore_eos else end_tokens)])
         given = msgspec.msgpack.decode(asked.params[0], type=Generation)
         self._told = given.sampling.logprobs
-        drawn = Sampling(0, temperature=0.0, logprobs=min(max(2 * self._width, self._told), MOST_LOGPROBS))
+        drawn = Sampling(0, temperature=0.0, logprobs=max(2 * self._width, self._told))
         self._params = msgspec.msgpack.encode(
             Generation(
                 drawn,

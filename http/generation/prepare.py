@@ -75,7 +75,7 @@ class PreparedRequest:
 def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A chat request, checked. `client` is the key's name (idempotency_keys.client_of)."""
     body = as_openai(body)
-    check_fields(body, settings.vocab_size, settings.kv)
+    check_fields(body, settings.vocab_size, settings.kv, settings.most_logprobs)
     try:
         return _ask_chat(with_tools(body), settings, request_id, client)
     except ApiError as error:
@@ -266,7 +266,7 @@ def _check_encoded(body: CompletionRequest) -> None:
 
 def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A completion request, checked. `client` is the key's name (idempotency_keys.client_of)."""
-    check_fields(body, settings.vocab_size, settings.kv)
+    check_fields(body, settings.vocab_size, settings.kv, settings.most_logprobs)
     _check_watermark(body, settings)
     body = _salted(body, settings, client)
     if settings.encoder is not None:

@@ -21,7 +21,7 @@ Object = dict[str, Any]
 MAX_CHOICES = 128
 NO_LIMIT = -1  # of tokens but the model's own, as llama.cpp's and LM Studio's clients say it
 Priority = Annotated[int | None, INT32]
-Logprobs = Range(0, MOST_LOGPROBS)
+Logprobs = Range(-1, MOST_LOGPROBS)  # -1: of the whole vocabulary; --max-logprobs says how many there may be
 
 
 class StreamOptions(msgspec.Struct):

@@ -18,6 +18,7 @@ from actorserve.actors.protocol.request import SAMPLING_FIELDS, Range, ranges_of
 from ..anthropic.requests import REFUSED
 from ..anthropic.schemas import CountRequest, MessagesRequest
 from ..generation.fields.ranges import (
+    LOGPROBS,
     MAX_BAD_WORD,
     MAX_BAD_WORDS,
     MAX_BIASES,
@@ -127,6 +128,8 @@ def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
         limits[name] = {"array": {"items": {"type": "integer", **ids}, "maxItems": most}}
     for name in ("allowed_token_ids", "logprob_token_ids"):
         limits[name]["array"]["minItems"] = 1
+    most, words = settings.most_logprobs, min(one.vocab_size for one in settings.all_models)
+    limits |= {name: {"integer": {"minimum": -1 if words <= most else 0, "maximum": most}} for name in LOGPROBS}
     text = {"minLength": 1, "maxLength": MAX_STOP_LENGTH}
     word = {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD}
     biases = {

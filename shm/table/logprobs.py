@@ -1,6 +1,6 @@
 """The logprobs of tokens, for requests that ask for them: written by the worker, read by detokenizers.
 
-For each slot and position of its token log there are 1 + MOST entries of (int32, float32): the token's own rank and
+For each slot and position of its token log there are 1 + `most` entries of (int32, float32): the token's own rank and
 logprob, then the most likely tokens with theirs, in descending order; how many of them, the request says. The worker
 writes those of a token before it tells that it has drawn it; those of the prompt's tokens when it computes them.
 
@@ -22,34 +22,34 @@ from struct import Struct
 from ..layout import PAGE, whole
 from ..pages import give_back
 
-MOST = 20
+USUAL_MOST = 20  # of the most likely tokens
 MOST_LISTED = 128  # token ids that a request may list
 ENTRY = Struct("<if")
-RECORD = (1 + MOST) * ENTRY.size
 LISTED = Struct("<f")
 
 
 class Logprobs:
     """All slots' records."""
 
-    def __init__(self, fd: int, slots: int, max_tokens: int) -> None:
-        self.slots, self.max_tokens = slots, max_tokens
-        self.stride, self.listed_stride = _strides(max_tokens)
+    def __init__(self, fd: int, slots: int, max_tokens: int, most: int = USUAL_MOST) -> None:
+        self.slots, self.max_tokens, self.most = slots, max_tokens, most
+        self.record = _record(most)
+        self.stride, self.listed_stride = _strides(max_tokens, most)
         self.is_current: Callable[[int], bool] = lambda ref: True  # the slot is not another request's by now
         self.map = mmap.mmap(fd, slots * (self.stride + self.listed_stride))
 
     @staticmethod
-    def create(slots: int, max_tokens: int) -> int:
+    def create(slots: int, max_tokens: int, most: int = USUAL_MOST) -> int:
         """The descriptor of a memory file for so many."""
         fd = os.memfd_create("actorserve-logprobs", os.MFD_CLOEXEC)
-        os.ftruncate(fd, slots * sum(_strides(max_tokens)))
+        os.ftruncate(fd, slots * sum(_strides(max_tokens, most)))
         return fd
 
     def start(self, slot: int, position: int) -> int:
         """Where a token's record begins, in bytes of the file."""
         if not (0 <= slot < self.slots and 0 <= position < self.max_tokens):
             raise IndexError(f"there is no position {position} of slot {slot}")
-        return slot * self.stride + position * RECORD
+        return slot * self.stride + position * self.record
 
     def read(self, slot: int, position: int, most: int) -> list[tuple[int, float]]:
         """(rank, logprob) of the token, then (id, logprob) of the `most` most likely tokens."""
@@ -60,16 +60,16 @@ class Logprobs:
         """The entries of so many positions, without the room behind each."""
         size, start = (1 + most) * ENTRY.size, self.start(slot, position)
         self.start(slot, position + count - 1)
-        return b"".join(self.map[at : at + size] for at in range(start, start + count * RECORD, RECORD))
+        return b"".join(self.map[at : at + size] for at in range(start, start + count * self.record, self.record))
 
     def copy_in(self, slot: int, position: int, count: int, entries: bytes) -> None:
         """As `copy_out` has made them elsewhere. ValueError if that cannot be."""
         size, start = len(entries) // count, self.start(slot, position)
         self.start(slot, position + count - 1)
-        if size * count != len(entries) or size > RECORD:
+        if size * count != len(entries) or size > self.record:
             raise ValueError(f"{len(entries)} bytes of logprobs for {count} positions")
         for index in range(count):
-            at = start + index * RECORD
+            at = start + index * self.record
             self.map[at : at + size] = entries[index * size : (index + 1) * size]
 
     def copy_listed(self, slot: int, position: int, count: int, listed: int, values: bytes | None = None) -> bytes:
@@ -102,6 +102,11 @@ class Logprobs:
         give_back(self.map, self.listed_start + slot * self.listed_stride, self.listed_stride)
 
 
-def _strides(max_tokens: int) -> tuple[int, int]:
+def _record(most: int) -> int:
+    """Bytes of a position."""
+    return (1 + most) * ENTRY.size
+
+
+def _strides(max_tokens: int, most: int) -> tuple[int, int]:
     """Bytes of a slot in either part, in whole pages."""
-    return whole(max_tokens * RECORD, PAGE), whole(max_tokens * MOST_LISTED * LISTED.size, PAGE)
+    return whole(max_tokens * _record(most), PAGE), whole(max_tokens * MOST_LISTED * LISTED.size, PAGE)

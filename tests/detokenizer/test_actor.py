@@ -32,7 +32,12 @@ Make = Callable[..., Engine]
 E = TypeVar("E", bound=Engine)
 
 
-def make_engine(folder: Path, tokenizer: Tokenizer, kind: type[E] = Engine) -> E:  # type: ignore[assignment]
+def make_engine(
+    folder: Path,
+    tokenizer: Tokenizer,
+    kind: type[E] = Engine,  # type: ignore[assignment]
+    **options: Any,
+) -> E:
     """An engine whose model has this tokenizer."""
     tokenizer.save(str(folder / "tokenizer.json"))
     model = ModelInfo(
@@ -44,7 +49,7 @@ def make_engine(folder: Path, tokenizer: Tokenizer, kind: type[E] = Engine) -> E
         end_tokens=[END],
         sampling_defaults={},
     )
-    return kind(Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), model)), tokenizer)
+    return kind(Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2, **options), model)), tokenizer)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from actorserve.actors.detokenizer.decoder import bytes_of_tokens
 from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs, Resend, Resent
-from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, Generation, Sampling
+from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, MOST_LOGPROBS, Generation, Sampling
 from actorserve.actors.protocol.wire import pack
 from actorserve.shm.table.logprobs import ENTRY, LISTED, Logprobs
 from actorserve.shm.table.table import slot_of
@@ -118,6 +118,26 @@ def test_of_a_token_that_is_very_long_its_beginning_is_told(tmp_path: Path) -> N
         ((told_text, *_),) = told(engine).values()
         assert 1024 < len(told_text) < len(text) and text.encode().startswith(told_text)
         assert engine.clients[ref].text == text
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("kept", [1, MOST_LOGPROBS])
+def test_the_most_likely_that_a_request_may_ask_for_go_with_one_token(tmp_path: Path, kept: int) -> None:
+    """However long they are."""
+    tokenizer, word = with_word("a very long word " * 400)
+    engine = make_engine(tmp_path, tokenizer, Asking, max_logprobs=-1)
+    try:
+        ref = engine.open(sampling=Sampling(1, logprobs=kept))
+        area = Logprobs(engine.memory.files["logprobs"], *engine.memory.system.files.logprobs)
+        at = area.start(slot_of(ref), len(PROMPT))
+        entries = [(1, -0.5), *((word, -float(index)) for index in range(kept))]
+        area.map[at : at + len(entries) * ENTRY.size] = b"".join(ENTRY.pack(*entry) for entry in entries)
+        engine.advance(ref, [word], Finish.LENGTH)
+        engine.turn()
+        ((one,),) = (delta.logprobs for delta in engine.deltas if delta.logprobs)
+        assert [value for _, _, value in one.best] == [-float(index) for index in range(kept)]
+        assert min(len(text) for text, _, _ in one.best) >= 128
     finally:
         engine.close()
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ...protocol.request import MOST_LOGPROBS, USUAL_LOGPROBS
 from ..choices import ContentFormat, ReasoningParser, TokenizerMode, ToolParser
 from .server import ServerOptions
 
@@ -56,6 +57,15 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
     return_tokens_as_token_ids: Annotated[
         bool, Meta(description="logprobs name tokens token_id:N, as if each request said return_tokens_as_token_ids")
     ] = False
+    max_logprobs: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=MOST_LOGPROBS,
+            description="the most likely tokens that requests may ask for beside each; -1: the vocabulary, or 1024 "
+            "of it. Memory is taken for those that are asked for",
+        ),
+    ] = USUAL_LOGPROBS
     response_role: Annotated[str, Meta(min_length=1, max_length=64, description="the role of chat's answers")] = (
         "assistant"
     )

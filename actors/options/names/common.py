@@ -83,7 +83,6 @@ REFUSED = {  # reason: names
     "--no-props --no-metrics",
     why.PROXY: "--ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
     "no code of this kind is loaded": "--scheduler-cls --tools",
-    "requests may ask for 20 logprobs, and no more": "--max-logprobs",
     "--profile-dir is the folder for /start_profile": "--profiler-config",
     "logprobs are those of the model, before penalties, bias and temperature": "--logprobs-mode",
     why.GPUS: "--base-gpu-id --gpu-id-step -mg --main-gpu -dev",
@@ -112,7 +111,6 @@ HARMLESS = {  # values of the refused that say what is so anyway
     "--gpu-id-step": ("1",),
     "--cpu-offload-gb": ("0", "0.0"),
     "--swap-space": ("0", "0.0", "4"),  # 4 is what vLLM took by itself
-    "--max-logprobs": tuple(map(str, range(21))),  # fewer: who asks for more is no harm
     "--additional-config": ("{}",),
     "--speculative-eagle-topk": ("1",),
     "--logprobs-mode": ("raw_logprobs",),

@@ -21,7 +21,7 @@ from .node_wire import differences
 ALIKE = (  # options
     *("dtype", "quantization", "deterministic", "kv_cache_dtype", "block_size", "model_impl", "load_format", "seed"),
     *("worker", "enable_prefix_caching", "mm_processor_kwargs", "trust_remote_code", "logits_processor_pattern"),
-    *("enable_lora", "max_lora_rank"),
+    *("enable_lora", "max_lora_rank", "max_logprobs"),
 )
 PRIORITY = "priority"  # the field of requests, and the policy
 END_TOKENS = "end tokens (generation_config.json, config.json, tokenizer, --override-generation-config)"  # of any

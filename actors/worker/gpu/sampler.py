@@ -24,7 +24,7 @@ from torch import Tensor
 from actorserve.kernels.triton.greedy import greedy_keys, words_of
 from actorserve.kernels.triton.sampling import Workspace, sample
 from actorserve.kernels.triton.step_inputs import keep_tokens
-from actorserve.shm.table.logprobs import MOST, Logprobs
+from actorserve.shm.table.logprobs import Logprobs
 
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, Sampling
@@ -266,4 +266,4 @@ class Sampler:
         if self.model.group is not None:
             self._greedily(size)
         told = torch.zeros(max(size, CHUNK), dtype=torch.int64, device=self.device)
-        pack_records(self._logits_of(hidden.of(told)), told, MOST)
+        pack_records(self._logits_of(hidden.of(told)), told, self.logprobs.most_likely)

@@ -30,6 +30,7 @@ MAX_BIASES = 1024
 TOKEN = re.compile(r"[0-9]{1,10}")  # as a key of logit_bias
 MAX_BAD_WORDS, MAX_BAD_WORD = 256, 256
 MAX_SALT = 256
+LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")  # how many of the likeliest tokens are told; -1: all
 MOST_SHOWN = 16  # values that an error names
 
 
@@ -41,8 +42,15 @@ def check_ranges(body: msgspec.Struct) -> None:
             raise bad_request(f"{name} must be {limit.missed_by(value)}.", name)
 
 
-def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, kv: KVSharing | None = None) -> None:
-    """All ranges, and a 400 for what is not built. `kv`: how servers come by each other's blocks."""
+def check_fields(
+    request: GenerationFields,
+    vocab_size: int = 1 << 31,
+    kv: KVSharing | None = None,
+    most_logprobs: int | None = None,
+) -> None:
+    """All ranges, and a 400 for what is not built. `kv`: how servers come by each other's blocks. `most_logprobs`: of
+    --max-logprobs, by whom it is known.
+    """
     check_built(request, (kv_transfer.FIELD,) if kv is not None else ())
     kv_transfer.check_transfer(request.kv_transfer_params, kv)
     check_ranges(request)
@@ -62,8 +70,21 @@ def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, kv: KVSha
     _check_best_of(request)
     _check_repetition(request.repetition_detection)
     _check_words(request, vocab_size)
+    if most_logprobs is not None:
+        _check_logprobs(request, vocab_size, most_logprobs)
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise bad_request("top_logprobs goes with logprobs: true.", "top_logprobs")
+
+
+def _check_logprobs(request: GenerationFields, vocab_size: int, most: int) -> None:
+    for name in LOGPROBS:
+        asked = getattr(request, name, None)
+        if asked is None or isinstance(asked, bool):
+            continue
+        if (count := vocab_size if asked == -1 else asked) > most:
+            all_of_it = f"-1, all {vocab_size} of the vocabulary" if asked == -1 else asked
+            raise bad_request(f"{name} must be at most {most} (--max-logprobs), not {all_of_it}.", name)
+        setattr(request, name, count)
 
 
 def _limit(request: GenerationFields, tokens: int) -> None:

@@ -8,9 +8,40 @@ import pytest
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
-from actorserve.http.generation.fields.ranges import MAX_CHOICES, MAX_IDS, MAX_STOP_LENGTH, MAX_STOPS, check_fields
-from actorserve.http.openai.schemas import CompletionRequest
+from actorserve.http.generation.fields.ranges import (
+    LOGPROBS,
+    MAX_CHOICES,
+    MAX_IDS,
+    MAX_STOP_LENGTH,
+    MAX_STOPS,
+    check_fields,
+)
+from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from tests.http.bodies import BIG, HI, body_of, chat, complete, for_chat, for_completion, refusal
+
+# --- logprobs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LOGPROBS)
+@pytest.mark.parametrize(("asked", "most", "told"), [(0, 0, 0), (20, 20, 20), (64, 64, 64), (-1, 300, 300)])
+def test_as_many_logprobs_as_the_server_tells(name: str, asked: int, most: int, told: int) -> None:
+    request = asking_for(name, asked)
+    check_fields(request, 300, None, most)
+    assert getattr(request, name) == told
+
+
+@pytest.mark.parametrize("name", LOGPROBS)
+@pytest.mark.parametrize(("asked", "most", "words"), [(21, 20, "not 21"), (-1, 299, "not -1, all"), (1, 0, "not 1")])
+def test_more_logprobs_than_that(name: str, asked: int, most: int, words: str) -> None:
+    error = refusal(check_fields, asking_for(name, asked), 300, None, most)
+    assert error.param == name and f"at most {most} (--max-logprobs), {words}" in error.message
+
+
+def asking_for(name: str, asked: int) -> ChatRequest | CompletionRequest:
+    if name == "top_logprobs":
+        return decode(ChatRequest, body_of(messages=HI, logprobs=True, top_logprobs=asked))
+    return decode(CompletionRequest, body_of(prompt="hi", **{name: asked}))
+
 
 # --- JSON ----------------------------------------------------------------------------------------------------------
 

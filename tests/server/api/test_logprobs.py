@@ -50,6 +50,30 @@ def test_logprobs_of_completions(client: httpx.Client, reference: Reference) -> 
         assert [one for part in parts for one in part["logprobs"][name]] == told[name]
 
 
+def test_more_than_twenty_where_the_server_tells_them(reference: Reference) -> None:
+    """--max-logprobs; of answers and of prompts, in both forms."""
+    with Server("--max-logprobs", "600", "--threads", "1") as server, http_client(server) as client:
+        body = ask(client, prompt=PROMPT, logprobs=600, prompt_logprobs=500, return_token_ids=True, max_tokens=3)
+        (choice,) = body["choices"]
+        truth = torch.log_softmax(reference.logits(choice["prompt_token_ids"] + choice["token_ids"]), -1)
+        length = len(choice["prompt_token_ids"])
+        for at, best in enumerate(choice["prompt_logprobs"][1:]):
+            wanted = truth[at].topk(500).values.tolist()
+            told = sorted((one for one in best.values() if one["rank"] <= 500), key=lambda one: one["rank"])
+            assert [one["logprob"] for one in told] == pytest.approx(wanted, abs=1e-4)
+        chat = ask(client, messages=HI, logprobs=True, top_logprobs=600, max_tokens=3, return_token_ids=True)
+        for at, best in enumerate(choice["logprobs"]["top_logprobs"], length - 1):
+            least = truth[at].topk(600).values[-1].item()
+            assert min(best.values()) == pytest.approx(least, abs=1e-4)
+        (choice,) = chat["choices"]
+        truth = torch.log_softmax(reference.logits(chat["prompt_token_ids"] + choice["token_ids"]), -1)
+        for at, one in enumerate(choice["logprobs"]["content"], len(chat["prompt_token_ids"]) - 1):
+            wanted = truth[at].topk(600).values.tolist()
+            assert [other["logprob"] for other in one["top_logprobs"]] == pytest.approx(wanted, abs=1e-4)
+        for asked in (601, -1):
+            assert refused(client, prompt=PROMPT, logprobs=asked) == "logprobs"
+
+
 def test_a_prompt_alone_is_scored(client: httpx.Client) -> None:
     body = ask(client, prompt=[PROMPT, PROMPT[:20]], logprobs=1, echo=True, max_tokens=0)
     for choice, text in zip(body["choices"], (PROMPT, PROMPT[:20]), strict=True):
