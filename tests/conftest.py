@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.kernels.cpu.native.library import cache_folder
+from actorserve.kernels.cpu.native.cache import cache_folder
 from tests.support.runs.costs import Costs
 from tests.support.runs.forks import Forks
 from tests.support.runs.original import take_huge_pages

@@ -11,8 +11,9 @@ import pytest
 
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.kernels.cpu.native import library as native
+from actorserve.kernels.cpu.native.cache import cache_folder, file_name
 from actorserve.kernels.cpu.native.compiler import NativeError, find_compiler
-from actorserve.kernels.cpu.native.library import cache_folder
+from actorserve.kernels.cpu.native.variants import variants
 
 
 def need_compiler() -> None:
@@ -49,9 +50,9 @@ class Compiler:
         made: list[native.Image] = []
         native.load(cpu_flags(), keep=made.append)
         self._becomes(f'exec {shlex.join(find_compiler())} "$@"')
-        own = native.variants(cpu_flags())[0]
+        own = variants(cpu_flags())[0]
         self._kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = self._kernels / native.file_name(own, [str(self.script)])
+        file = self._kernels / file_name(own, [str(self.script)])
         file.write_bytes(made[0].content)
         file.chmod(0o700)
 

@@ -18,14 +18,15 @@ import pytest
 import torch
 
 from actorserve.actors.model.memory.machine import cpu_flags
+from actorserve.kernels.cpu.native import cache, variants
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.compiler import NativeError, find_compiler
 from actorserve.kernels.cpu.native.linear import float_linear
 from tests.support.compiler import need_compiler
 
-NAMES = [one.name for one in native.variants(cpu_flags())]
+NAMES = [one.name for one in variants.variants(cpu_flags())]
 
-QUICKLY = tuple(flag for flag in native.COMMON if flag != "-O3")  # nothing is computed by what is compiled so
+QUICKLY = tuple(flag for flag in cache.COMMON if flag != "-O3")  # nothing is computed by what is compiled so
 PARTS = ("threads.c", "threads.h")  # and of it only this is asked for when it is loaded
 
 
@@ -36,9 +37,9 @@ def in_another_process(code: str, cache: Path, **environment: str) -> subprocess
     loading += "without = types.SimpleNamespace(WeightMemory=object)\n"
     loading += "sys.modules['actorserve.kernels.cpu.native.weight_memory'] = without\n"
     loading += "from actorserve.actors.model.memory.machine import cpu_flags\n"
-    loading += "from actorserve.kernels.cpu.native import library as native\n"
-    loading += f"native.COMMON, files = {QUICKLY}, native.sources()\n"
-    loading += f"native.sources = lambda: [file for file in files if file.name in {PARTS}]\n"
+    loading += "from actorserve.kernels.cpu.native import cache, library as native\n"
+    loading += f"cache.COMMON, files = {QUICKLY}, cache.sources()\n"
+    loading += f"cache.sources = lambda: [file for file in files if file.name in {PARTS}]\n"
     return subprocess.Popen([sys.executable, "-c", loading + code], env=setting, text=True, stdout=subprocess.PIPE)
 
 
@@ -55,14 +56,14 @@ LOAD = "print(native.load(cpu_flags()).seconds > 0)\nassert 'torch' not in sys.m
 )
 def test_which_kernels_a_processor_has(more: set[str], names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    own = next(one for one in native.VARIANTS if one.name == "avx512bf16")
-    assert [one.name for one in native.variants(own.needs | more)] == [*names, "plain"]
+    own = next(one for one in variants.VARIANTS if one.name == "avx512bf16")
+    assert [one.name for one in variants.variants(own.needs | more)] == [*names, "plain"]
 
 
 def test_processors_of_amd_ask_for_weights_of_more_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    own = next(one for one in native.VARIANTS if one.name == "avx2")
-    intel, amd = (native.variants(own.needs | {vendor})[0] for vendor in ("GenuineIntel", "AuthenticAMD"))
+    own = next(one for one in variants.VARIANTS if one.name == "avx2")
+    intel, amd = (variants.variants(own.needs | {vendor})[0] for vendor in ("GenuineIntel", "AuthenticAMD"))
     assert intel == own and amd.name == own.name and amd.flags == (*own.flags, "-DASKS_FROM=3")
 
 
@@ -123,10 +124,10 @@ def test_who_is_killed_while_it_compiles_leaves_nothing_that_is_loaded(tmp_path:
 def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder of a cache of one's own, for a library that is compiled at once."""
     need_compiler()
-    files = [file for file in native.sources() if file.name in PARTS]
+    files = [file for file in cache.sources() if file.name in PARTS]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native, "COMMON", QUICKLY)
-    monkeypatch.setattr(native, "sources", lambda: files)
+    monkeypatch.setattr(cache, "COMMON", QUICKLY)
+    monkeypatch.setattr(cache, "sources", lambda: files)
     folder = tmp_path / "actorserve" / "kernels"
     folder.mkdir(mode=0o700, parents=True)  # whatever others may by itself
     return folder
@@ -177,7 +178,7 @@ def test_where_nothing_can_be_compiled_the_first_reason_is_said(
     script.write_text('#!/bin/sh\necho "cc: error: not with $*" >&2\nexit 1\n')
     script.chmod(0o700)
     monkeypatch.setenv("CC", str(script))
-    first = native.variants(cpu_flags())[0]
+    first = variants.variants(cpu_flags())[0]
     with pytest.raises(NativeError, match=re.escape(f"not with {' '.join((*QUICKLY, *first.flags))} -c")):
         native.load(cpu_flags())
 
@@ -196,7 +197,7 @@ def test_where_no_compiler_is_what_any_has_made_of_these_sources_is_taken(
     lesser = native.load(cpu_flags())
     assert lesser.variant == "plain"
     assert lesser.lack == ("" if NAMES[0] == "plain" else f"not {NAMES[0]}: there is no C compiler (no-such-compiler)")
-    monkeypatch.setattr(native, "COMMON", (*QUICKLY, "-g0"))
+    monkeypatch.setattr(cache, "COMMON", (*QUICKLY, "-g0"))
     with pytest.raises(NativeError, match="no C compiler"):
         native.load(cpu_flags())
 
@@ -208,7 +209,7 @@ def test_where_no_compiler_is_a_library_that_cannot_be_taken_hides_no_other(
     made = kernels / native.load(cpu_flags(), "plain").name
     started = made.name.rpartition("-")[0]
     (kernels / f"{started}-0.so").write_bytes(b"no library")
-    native._seal(kernels / f"{started}-0.so")
+    cache._seal(kernels / f"{started}-0.so")
     (kernels / f"{started}-1.so").write_bytes(made.read_bytes())
     read = Path.read_bytes
 

@@ -12,6 +12,7 @@ import torch
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.actors.worker.lora.products import bias_of, weight_of
 from actorserve.kernels.cpu.native import library as native
+from actorserve.kernels.cpu.native import variants
 from actorserve.kernels.cpu.native.linear import (
     Grouped,
     Scales,
@@ -25,13 +26,13 @@ from actorserve.kernels.cpu.native.linear import (
 from tests.support.compiler import need_compiler
 from tests.worker.driver import rounded_by_groups
 
-NAMES = [one.name for one in native.variants(cpu_flags())]
+NAMES = [one.name for one in variants.variants(cpu_flags())]
 EMULATION = Path(__file__).with_name("matrix_instructions.h")
 
 
-def emulated() -> native.Variant:
+def emulated() -> variants.Variant:
     """With matrix instructions in C, for a processor that has none."""
-    (avx512,) = (one for one in native.VARIANTS if one.name == "avx512")
+    (avx512,) = (one for one in variants.VARIANTS if one.name == "avx512")
     mark = f"-DEMULATION={hashlib.sha256(EMULATION.read_bytes()).hexdigest()[:8]}"  # the library's name depends on it
     return avx512._replace(name="emulated", flags=(*avx512.flags, "-include", str(EMULATION), mark))
 
@@ -45,7 +46,7 @@ def libraries() -> Iterator[dict[str, native.Library]]:
     """Those of all variants."""
     need_compiler()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "VARIANTS", (*native.VARIANTS, emulated()))
+        patch.setattr(variants, "VARIANTS", (*variants.VARIANTS, emulated()))
         made = {name: native.load(cpu_flags(), name) for name in NAMES}
     yield made
     for one in made.values():

@@ -15,6 +15,7 @@ from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.attention import NativeAttention
+from actorserve.kernels.cpu.native.variants import variants
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 from actorserve.kernels.cpu.pool_memory import Pool, PoolMemory, QuantisedPool
 from tests.kernels.reference.kv_formats import codes_of, read
@@ -22,7 +23,7 @@ from tests.kernels.reference.layer_attention import layer_attention
 from tests.support.compiler import need_compiler
 from tests.support.selection import pairwise
 
-NAMES = [one.name for one in native.variants(cpu_flags()) if one.name != "avxvnni"]  # which is AVX2 here
+NAMES = [one.name for one in variants(cpu_flags()) if one.name != "avxvnni"]  # which is AVX2 here
 BLOCK = 16
 LONGEST = 800
 SHAPES = [(4, 2, 64, 64), (8, 1, 128, 128), (7, 1, 80, 80), (3, 3, 24, 40), (2, 1, 256, 256), (12, 1, 72, 16)]

@@ -8,6 +8,7 @@ import torch
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.heads import HeadNorm, HeadRules, TurnedHeads, Turning
+from actorserve.kernels.cpu.native.variants import variants
 from tests.support.compiler import need_compiler
 
 HEADS, KV_HEADS, ROWS = 6, 2, 33
@@ -33,7 +34,7 @@ def normed(x: torch.Tensor, norm: HeadNorm) -> torch.Tensor:
     return torch.nn.functional.rms_norm(rows, norm.gain.shape, norm.gain, norm.eps).view(x.shape)
 
 
-@pytest.mark.parametrize("variant", [one.name for one in native.variants(cpu_flags())])
+@pytest.mark.parametrize("variant", [one.name for one in variants(cpu_flags())])
 @pytest.mark.parametrize("kind", list(Turning))
 def test_heads_are_normed_and_turned(variant: str, kind: Turning) -> None:
     need_compiler()

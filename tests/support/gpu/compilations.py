@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.kernels.cpu.native.library import cache_folder
+from actorserve.kernels.cpu.native.cache import cache_folder
 
 ROOT = Path(__file__).parents[3]
 COMPILED = (  # what kernels are, with all that they import of ours, and what they are launched with
