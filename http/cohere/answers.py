@@ -12,7 +12,7 @@ from actorserve.actors.protocol.messages import TokenLogprobs
 from ..errors import ApiError
 from ..generation.choice import Choice
 from ..generation.job import Job
-from ..output.answer import DONE, EVENTS, Answer, encode
+from ..output.answer import DONE, EVENTS, NDJSON, Answer, encode
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
 from ..pooling.answers import bits, matrix, numbers
 
@@ -23,10 +23,10 @@ REASONS = {"stop": "COMPLETE", "length": "MAX_TOKENS", "tool_calls": "TOOL_CALL"
 class CohereMessage:
     """Implements output.formats.AnswerFormat. A stream has one block open at a time: a content, or a call."""
 
-    media_type = EVENTS
-
-    def __init__(self, answer: Answer, job: Job) -> None:
+    def __init__(self, answer: Answer, job: Job, as_lines: bool = False) -> None:
+        """`as_lines`: events are lines of JSON, for clients that accept nothing else."""
         self._answer, self._job = answer, job
+        self.media_type = NDJSON if as_lines else EVENTS
         self._open = ""  # the kind of the block that is: text, thinking or call; empty: none
         self._contents = self._calls = 0  # that have begun
         self._told: list[TokenLogprobs] = []  # that no event has yet
@@ -49,27 +49,20 @@ class CohereMessage:
                 for index, call in enumerate(turn.calls)
             ]
         logprobs = {"logprobs": [_logprob(one) for one in news.logprobs]} if self._answer.wants.logprobs else {}
-        return {"id": self._id, "message": message, **self._ends(choice), **logprobs}
-
-    @property
-    def _id(self) -> str:
-        """A UUID that whoever writes the answer makes alike."""
-        return str(UUID(int=self._answer.seed << 64 | self._answer.created))
+        return {"id": answer_id(self._answer), "message": message, **self._ends(choice), **logprobs}
 
     def _ends(self, choice: Choice) -> Object:
         reason = choice.finish_reason or ""
         told = REASONS.get(reason, "ERROR")
         if reason == "stop" and isinstance(choice.stop_reason, str):
             told = "STOP_SEQUENCE"
-        counts = {"input_tokens": self._job.prompt_tokens, "output_tokens": self._job.completion_tokens}
-        usage = {"billed_units": counts, "tokens": counts, "cached_tokens": self._job.cached_tokens}
-        return {"finish_reason": told, "usage": usage}
+        return {"finish_reason": told, "usage": counted(self._job)}
 
     # --- streamed --------------------------------------------------------------------------------------------------
 
     def first(self, choice: Choice) -> bytes:
         message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
-        return _event("message-start", id=self._id, delta={"message": message})
+        return self._event("message-start", id=answer_id(self._answer), delta={"message": message})
 
     def update(self, choice: Choice) -> bytes:
         news = choice.take()
@@ -80,7 +73,7 @@ class CohereMessage:
         events += self._left(news.ended)
         if news.ended:
             events += self._close()
-            events.append(_event("message-end", delta=self._ends(choice)))
+            events.append(self._event("message-end", delta=self._ends(choice)))
         return b"".join(events)
 
     def _events(self, pieces: Iterable[Piece], logprobs: list[TokenLogprobs]) -> Iterator[bytes]:
@@ -96,7 +89,7 @@ class CohereMessage:
                     yield from self._close()
                     call = _call(own or self._answer.call_id(0, self._calls), name, "")
                     self._open, self._calls = "call", self._calls + 1
-                    yield _event("tool-call-start", index=self._calls - 1, delta={"message": {"tool_calls": call}})
+                    yield self._event("tool-call-start", index=self._calls - 1, delta={"message": {"tool_calls": call}})
                 case Arguments(text=text):
                     yield self._delta("call", text, logprobs)
 
@@ -109,7 +102,7 @@ class CohereMessage:
             message = {"tool_calls": {"function": {"arguments": text}}}
         beside = {"logprobs": _joined(told)} if told else {}
         told.clear()
-        return _event(name, index=index, delta={"message": message}, **beside)
+        return self._event(name, index=index, delta={"message": message}, **beside)
 
     def _left(self, ended: bool) -> Iterator[bytes]:
         """Of tokens that brought no text, such as the last: the same events come of it, however the stream was cut."""
@@ -123,22 +116,39 @@ class CohereMessage:
             yield from self._close()
             self._open, self._contents = kind, self._contents + 1
             content = {"type": kind, kind: ""}
-            yield _event("content-start", index=self._contents - 1, delta={"message": {"content": content}})
+            yield self._event("content-start", index=self._contents - 1, delta={"message": {"content": content}})
 
     def _close(self) -> Iterator[bytes]:
         if self._open:
             is_call, self._open = self._open == "call", ""
             index = (self._calls if is_call else self._contents) - 1
-            yield _event("tool-call-end" if is_call else "content-end", index=index)
+            yield self._event("tool-call-end" if is_call else "content-end", index=index)
 
     def state(self, choice: Choice) -> int:
         return choice.state
 
     def closing(self) -> bytes:
-        return DONE
+        return DONE if self.media_type == EVENTS else b""
 
     def failed(self, error: ApiError) -> bytes:
-        return _event("message-end", delta={"error": error.message, "finish_reason": "ERROR"}) + DONE
+        return self._event("message-end", delta={"error": error.message, "finish_reason": "ERROR"}) + self.closing()
+
+    def _event(self, kind: str, **fields: object) -> bytes:
+        if self.media_type == EVENTS:
+            return b"event: %s\ndata: %s\n\n" % (kind.encode(), encode({"type": kind, **fields}))
+        ends = {"event": kind, "data": fields} if kind == "message-end" else {}  # LiteLLM reads an end by these
+        return encode({"type": kind, **ends, **fields}) + b"\n"
+
+
+def answer_id(answer: Answer) -> str:
+    """A UUID that whoever writes the answer makes alike."""
+    return str(UUID(int=answer.seed << 64 | answer.created))
+
+
+def counted(job: Job) -> Object:
+    """The tokens of prompt and answer."""
+    counts = {"input_tokens": job.prompt_tokens, "output_tokens": job.completion_tokens}
+    return {"billed_units": counts, "tokens": counts, "cached_tokens": job.cached_tokens}
 
 
 def _call(own_id: str, name: str, arguments: str) -> Object:
@@ -155,10 +165,6 @@ def _joined(tokens: list[TokenLogprobs]) -> Object:
     return {"text": text, "token_ids": [one.id for one in tokens], "logprobs": [one.logprob for one in tokens]}
 
 
-def _event(kind: str, **fields: object) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (kind.encode(), encode({"type": kind, **fields}))
-
-
 # --- vectors ---------------------------------------------------------------------------------------------------------
 
 
@@ -173,7 +179,7 @@ def vectors(answer: Answer, job: Job, types: Iterable[str], texts: list[str], ve
     made: Object = {kind: [_vector(choice, kind) for choice in job.choices] for kind in types}
     units = {"input_tokens": job.prompt_tokens, "image_tokens": 0}
     return {
-        "id": str(UUID(int=answer.seed << 64 | answer.created)),
+        "id": answer_id(answer),
         "response_type": "embeddings_by_type",
         "embeddings": made,
         "texts": texts,

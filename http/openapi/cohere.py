@@ -47,3 +47,18 @@ class CohereVectors(msgspec.Struct):
     embeddings: dict[str, list[Any]]
     texts: list[str]
     meta: Object
+
+
+class CohereAnswerV1(msgspec.Struct):
+    response_id: str
+    generation_id: str
+    text: str
+    chat_history: list[Object]
+    finish_reason: str
+    meta: Object
+    tool_calls: list[Object] | msgspec.UnsetType = msgspec.UNSET
+
+
+class CohereEventV1(msgspec.Struct):
+    is_finished: bool
+    event_type: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.topics.prompts import PairPrompt, Prompt, TextPrompt
@@ -43,7 +44,7 @@ def documents_of(body: RerankRequest) -> tuple[str, list[str]]:
         wrong = "is missing" if body.documents is None else "and texts are the same: one of them is needed"
         raise bad_request(f"documents {wrong}.", "documents")
     if body.documents is not None:
-        return "documents", [one if isinstance(one, str) else one.text for one in body.documents]
+        return "documents", [_text(one, body.rank_fields, at) for at, one in enumerate(body.documents)]
     if body.truncate and body.truncate_prompt_tokens is None:
         body.truncate_prompt_tokens = -1
     if body.truncation_direction is not None:
@@ -51,6 +52,18 @@ def documents_of(body: RerankRequest) -> tuple[str, list[str]]:
     if body.raw_scores:
         body.use_activation = False
     return "texts", list(body.texts or ())
+
+
+def _text(document: str | dict[str, Any], fields: list[str] | None, at: int) -> str:
+    """What is compared of it: its text, or a line for each of the fields, in their order; those that it lacks are left
+    out.
+    """
+    if isinstance(document, str):
+        return document
+    values = [document[name] for name in fields or ("text",) if name in document]
+    if not values or not all(isinstance(value, str) for value in values):
+        raise bad_request(f"documents[{at}] must have {' or '.join(fields or ('text',))}, as text.", f"documents[{at}]")
+    return "\n".join(values)
 
 
 def instruction_of(body: PairFields, spec: PoolingSpec) -> str:

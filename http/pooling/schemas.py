@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -89,19 +89,14 @@ class ScoreRequest(PairFields, kw_only=True):
     data_2: Strings | None = None
 
 
-class RerankDocument(msgspec.Struct):
-    """A document as some clients send it."""
-
-    text: str
-
-
 class RerankRequest(PairFields, kw_only=True):
     """POST /rerank: which of the documents answers the query best. `texts` are those of TEI's clients and
     llama.cpp's, who get a list.
     """
 
     query: str
-    documents: list[str | RerankDocument] | None = None
+    documents: list[str | dict[str, Any]] | None = None  # objects have a `text`, or what rank_fields say
+    rank_fields: list[str] | None = None  # Cohere's version 1
     texts: list[str] | None = None
     top_n: Annotated[int | None, Range(0)] = None  # 0: all
     return_documents: bool | None = None

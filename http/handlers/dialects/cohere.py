@@ -9,21 +9,26 @@ from aiohttp import web
 from ...cohere.answers import CohereMessage, floats, vectors
 from ...cohere.requests import chat_of, embedding_of, renamed
 from ...cohere.schemas import CohereChatRequest, CohereEmbedRequest
+from ...cohere.v1.answers import CohereAnswerV1
+from ...cohere.v1.requests import history, newer
+from ...cohere.v1.schemas import CohereChatV1Request
 from ...errors import ApiError
-from ...generation.adapter import chat_request
+from ...generation.adapter import chat_request, with_names
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
 from ...generation.prepare import ask_chat
 from ...middleware.context import CLIENT, name_request
 from ...openai.schemas import ChatRequest
-from ...output.answer import Answer
+from ...output.answer import EVENTS, Answer
+from ...output.formats import MakeAnswerFormat
 from ...pooling.prepare import check_generates, pooling_of
 from ...transport.json_response import json_response
 from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
+V1_NAMES = {"messages": "chat_history"}
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
 
@@ -40,7 +45,31 @@ class CohereApi:
         """POST /v2/chat."""
         raw = await self._read_conversation(request)  # first: what is not read is left on the connection
         check_generates(self._settings)
-        body = read(CohereChatRequest, raw)
+        as_lines = request.headers.get("Accept", "").strip() == "application/json"  # LiteLLM's, whole or streamed
+
+        def form(answer: Answer, job: Job, progress: StreamProgress | None) -> CohereMessage:
+            return CohereMessage(answer, job, as_lines)
+
+        return await self._chat(request, raw, read(CohereChatRequest, raw), form)
+
+    async def chat_v1(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/chat."""
+        raw = await self._read_conversation(request)
+        check_generates(self._settings)
+        body = read(CohereChatV1Request, raw)
+        as_events = any(EVENTS in request.headers.get(name, "") for name in ("Accepts", "Accept"))  # sic
+
+        def form(answer: Answer, job: Job, progress: StreamProgress | None) -> CohereAnswerV1:
+            return CohereAnswerV1(answer, job, history(body), as_events)
+
+        try:
+            return await self._chat(request, raw, newer(body), form)
+        except ApiError as error:
+            raise with_names(error, V1_NAMES) from None
+
+    async def _chat(
+        self, request: web.Request, raw: bytes, body: CohereChatRequest, form: MakeAnswerFormat
+    ) -> web.StreamResponse:
         try:
             given = seeded(request, self.chat_request(body))
             await self._generator.want_adapter(request, given.model)
@@ -49,10 +78,6 @@ class CohereApi:
             raise renamed(error) from None
         cap = asked.rendering["max_tokens"] or asked.rendering["cap"]
         asked.rendering.update(max_tokens=None, cap=cap)  # more than the model's length is no error here
-
-        def form(answer: Answer, job: Job, progress: StreamProgress | None) -> CohereMessage:
-            return CohereMessage(answer, job)
-
         return await self._generator.answer(request, raw, given, asked, form)
 
     def chat_request(self, body: CohereChatRequest) -> ChatRequest:

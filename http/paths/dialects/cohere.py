@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...cohere.schemas import CohereChatRequest, CohereEmbedRequest
+from ...cohere.v1.schemas import CohereChatV1Request
 from ...openapi import cohere as answers
 from ...openapi import pooling
 from ...openapi.answers import Rendered
+from ...output.answer import NDJSON
 from ...pooling.schemas import RerankRequest
 from ...route import ASKS, CHAT, Route
 from ..completions import COMPLETIONS
@@ -30,6 +32,24 @@ COHERE: tuple[Route, ...] = (
             movable=True,
         )
         for path in ("/v2/chat", "/cohere/v2/chat")
+    ),
+    *(
+        Route(
+            "post",
+            path,
+            "cohere.chat_v1",
+            "Answer, in the older form of Cohere's chat",
+            answers.CohereAnswerV1,
+            CohereChatV1Request,
+            answers.CohereEventV1,
+            generates=CHAT,
+            stream=NDJSON,
+            statuses=ASKS,
+            error=answers.CohereError,
+            repeatable=True,
+            movable=True,
+        )
+        for path in ("/v1/chat", "/cohere/v1/chat")
     ),
     *(
         Route(
@@ -72,17 +92,20 @@ COHERE: tuple[Route, ...] = (
         )
         for path in ("/v1/embed", "/cohere/v1/embed")
     ),
-    Route(
-        "post",
-        "/cohere/v2/rerank",
-        "pooling.rerank",
-        "Which documents answer a query best",
-        pooling.Ranking,
-        RerankRequest,
-        statuses=ASKS,
-        pools=True,
-        lists=pooling.TextRank,
-        error=answers.CohereError,
+    *(
+        Route(
+            "post",
+            path,
+            "pooling.rerank",
+            "Which documents answer a query best",
+            pooling.Ranking,
+            RerankRequest,
+            statuses=ASKS,
+            pools=True,
+            lists=pooling.TextRank,
+            error=answers.CohereError,
+        )
+        for path in ("/cohere/v1/rerank", "/cohere/v2/rerank")
     ),
     *(
         replace(route, path=f"/cohere/v1{route.path}", error=answers.CohereError, listed=False)

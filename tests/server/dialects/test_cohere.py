@@ -184,3 +184,55 @@ def test_a_stream_outlives_its_frontend(client: cohere.ClientV2, kill_frontends:
         if number in (5, 20):
             kill_frontends()
     assert [part["text"] for part in streamed.contents] == [LONG] and streamed.end.finish_reason == "COMPLETE"
+
+
+# --- version 1 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def older(scripted_server: Server) -> cohere.Client:
+    return cohere.Client(api_key="-", base_url=scripted_server.base_url)
+
+
+def test_version_1(older: cohere.Client) -> None:
+    whole = older.chat(model="tiny", message="<none>", preamble="Be brief.")
+    assert whole.text == QWEN.scripts["none"] and whole.finish_reason == "COMPLETE"
+    assert [turn.role for turn in whole.chat_history or []] == ["USER", "CHATBOT"]
+    *parts, end = older.chat_stream(model="tiny", message="<none>")
+    assert "".join(part.text for part in parts if part.event_type == "text-generation") == whole.text
+    assert end.event_type == "stream-end" and end.response.text == whole.text
+    with pytest.raises(ApiError, match="connectors"):
+        older.chat(model="tiny", message="<none>", connectors=[{"id": "web-search"}])  # type: ignore[list-item]
+
+
+def test_tools_of_version_1(older: cohere.Client) -> None:
+    """As its guides have it: the history of the answer goes into the next request, with the results."""
+    where: Any = {"city": {"type": "str", "required": True}, "days": {"type": "int"}}
+    tools: Any = [{"name": "weather", "description": "", "parameter_definitions": where}]
+    *parts, end = older.chat_stream(model="tiny", message="<two>", tools=tools)
+    calls = end.response.tool_calls if end.event_type == "stream-end" else None
+    assert [call.parameters for call in calls or []] == [PARIS, ROME]
+    chunks = [part.tool_call_delta for part in parts if part.event_type == "tool-calls-chunk"]
+    first = "".join(chunk.parameters or "" for chunk in chunks if chunk.index == 0)
+    assert json.loads(first) == PARIS
+    results: Any = [{"call": call, "outputs": [{"temperature": 2}]} for call in calls or []]
+    past = end.response.chat_history if end.event_type == "stream-end" else None
+    last = older.chat(model="tiny", message="", chat_history=past, tools=tools, tool_results=results)
+    assert [turn.role for turn in last.chat_history or []] == ["USER", "CHATBOT", "TOOL", "CHATBOT"]
+
+
+def test_tokens_of_version_1(older: cohere.Client) -> None:
+    told = older.tokenize(text="<none>", model="tiny", offline=False)
+    assert told.tokens and len(told.token_strings) == len(told.tokens)
+    assert older.detokenize(tokens=told.tokens, model="tiny", offline=False).text is not None
+
+
+def test_version_1_outlives_its_frontend(older: cohere.Client, kill_frontends: Callable[[], None]) -> None:
+    text, end = "", None
+    for number, event in enumerate(older.chat_stream(model="tiny", message="<long>")):
+        text += event.text if event.event_type == "text-generation" else ""
+        end = event
+        if number in (5, 20):
+            kill_frontends()
+    assert text == LONG and end is not None and end.event_type == "stream-end"
+    assert end.response.text == LONG and end.finish_reason == "COMPLETE"

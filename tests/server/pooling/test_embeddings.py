@@ -295,6 +295,9 @@ def test_coheres_client(pooling_server: Server, expected: np.ndarray) -> None:
     typed = older.embed(model="embedder", texts=SENTENCES[:2], input_type="search_query", embedding_types=["float"])
     assert plain.response_type == "embeddings_floats" and typed.response_type == "embeddings_by_type"
     assert plain.embeddings == typed.embeddings.float_ and len(plain.embeddings) == 2
+    told: Any = [{"title": "no", "text": "nothing"}, {"title": SENTENCES[0], "text": "nothing"}]
+    fields = older.rerank(model="embedder", query=SENTENCES[0], documents=told, rank_fields=["title"])
+    assert [one.index for one in fields.results] == [1, 0]
     units = None if ranked.meta is None else ranked.meta.billed_units
     assert units is not None and units.search_units == 1
 
