@@ -40,9 +40,8 @@ class Expansion:
     name: str  # of that name
     embedded: tuple[str, str]  # the token in whose places embeddings go, in the same way
     text: Callable[[ExpansionInput, str], str]  # what is written for one picture, with that token
-    embeds: Callable[[ExpansionInput, str, int], str] | None = (
-        None  # what is written for so many embeddings, if it can be told
-    )
+    # what is written for so many embeddings, if it can be told
+    embeds: Callable[[ExpansionInput, str, int], str] | None = None
     grid: bool = False  # beside embeddings the grid of their patches must be there
     alone: bool = False  # it is a prompt by itself, of ids that are no tokens
 

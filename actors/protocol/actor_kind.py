@@ -38,9 +38,8 @@ class ActorKind:
     name: str
     module: str  # whose `main(context)` is the process
     actor: str = ""  # "module:callable", which makes its Actor of a Context, where all are in one process
-    late_imports: str = (
-        ""  # "module:function" of a Config: what it imports only once it runs, for whoever tries new code
-    )
+    # "module:function" of a Config: what it imports only once it runs, for whoever tries new code
+    late_imports: str = ""
     # how many, and what they say to each other
     count: str = ""  # the option that says how many there are; one if there is none
     only_with: str = ""  # the field of ModelInfo without which there are none
@@ -52,9 +51,8 @@ class ActorKind:
     by_model: bool = False  # each model of the server has its own, and lanes to engines lead to those of that model
     receives: Any = Any  # the union of the messages that it takes
     sends: tuple[Sends, ...] = ()
-    has_clients: bool = (
-        False  # it is handed clients' connections, and at the end finishes their requests, or tells them
-    )
+    # it is handed clients' connections, and at the end finishes their requests, or tells them
+    has_clients: bool = False
     # how it is kept alive
     prefork: bool = True  # forked from a template, which has done the imports
     # "module:function": what it imports only once it runs is imported by a template of its own, before it forks; of a

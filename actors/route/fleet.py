@@ -73,9 +73,8 @@ class Fleet:
     def choose(self, asked: RoutedRequest, but: Collection[Replica] = ()) -> Replica | None:
         """The one that costs least; None while none takes it."""
         able = [index for index, one in enumerate(self.all) if one not in but and one.takes(asked.model)]
-        if (
-            not able and asked.model
-        ):  # a name that nobody tells of, such as an adapter that is loaded when it is asked for
+        # a name that nobody tells of, such as an adapter that is loaded when it is asked for
+        if not able and asked.model:
             able = [index for index, one in enumerate(self.all) if one not in but and one.takes("")]
         if not able:
             return None

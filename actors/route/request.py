@@ -36,9 +36,8 @@ MOVABLE = frozenset(
     }
 )
 RESPONSES = frozenset(f"{start}/responses{end}" for start in ("", "/v1") for end in ("", "/compact"))
-BY_ITSELF = frozenset(
-    {"/api/chat", "/api/generate", "/generate_stream"}
-)  # streamed unless the body says that it is not to be
+# streamed unless the body says that it is not to be
+BY_ITSELF = frozenset({"/api/chat", "/api/generate", "/generate_stream"})
 
 UNSAID = ("", "application/x-www-form-urlencoded", "application/octet-stream")  # where a client names no type
 JSON = frozenset({*UNSAID, "application/json", "text/json"})

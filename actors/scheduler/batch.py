@@ -42,9 +42,8 @@ class RunningBatch:
         self.num_prompt_tokens, self.max_num_tokens = zeros(), zeros()
         self.num_logged_tokens = zeros()  # that its log had when it took the row: the worker reads them there
         self.num_block_tokens = zeros()  # tokens that its blocks hold
-        self.num_offered_blocks = (
-            zeros()
-        )  # its first blocks that the prefix cache has been offered; NEVER: it gets none of them
+        # its first blocks that the prefix cache has been offered; NEVER: it gets none of them
+        self.num_offered_blocks = zeros()
         self.ignore_eos: Bools = np.zeros(size, np.bool_)
         self.has_stop_ids: Bools = np.zeros(size, np.bool_)
         self.may_be_drafted: Bools = np.zeros(size, np.bool_)  # its tokens may be drafted

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from ..errors import ApiError, bad_request, overloaded
 
 SAMPLE_BYTES = 2
-SHARE = (
-    0.6  # of what a client may send at a time, the bytes of a sound: base64 takes four for three, and events have heads
-)
+# of what a client may send at a time, the bytes of a sound: base64 takes four for three, and events have heads
+SHARE = 0.6
 MOST_SOUND = 256 << 20  # bytes of all sessions' sounds; a connection's record has each once more, in base64
 LEAST_SOUNDS = 8  # of the longest that fit in any case
 SHORT = 64 << 10  # bytes of a sound that are not counted

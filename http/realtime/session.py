@@ -66,9 +66,8 @@ class Session(msgspec.Struct, kw_only=True):
     items: list[Object] = []
     active: Active | None = None
     turns: TurnDetection | None = None  # None: the client commits
-    heard: BufferStart = msgspec.field(
-        default_factory=BufferStart
-    )  # of its sounds, as the buffer was when this was written down
+    # of its sounds, as the buffer was when this was written down
+    heard: BufferStart = msgspec.field(default_factory=BufferStart)
     committed: int = -1  # the last commit that was not refused ends there in what the client has sent; -1: unknown
     emptied: int = -1  # the buffer was last emptied there, since the server held too many sounds
     made: int = 0  # ids

@@ -126,9 +126,8 @@ def test_trained_layers_that_the_file_lacks(tmp_path: Path) -> None:
     """Names of layers that the model has not say nothing: lists of all that one might have are usual (Phi-3)."""
     adapter = read_adapter(write(tmp_path / "a", target_modules=["q_proj", "v_proj", "up_proj"]), 64)
     check_fit(adapter, {MODULE: (6, 8)}, {})
-    experts = (
-        "model.layers.0.mlp.experts.1.up_proj"  # of which PEFT adapts none by its linears where one tensor holds all
-    )
+    # of which PEFT adapts none by its linears where one tensor holds all
+    experts = "model.layers.0.mlp.experts.1.up_proj"
     check_fit(adapter, {MODULE: (6, 8), experts: (6, 8)}, {})
     with pytest.raises(AdapterError, match="target_modules names v_proj, of which the file has no tensors"):
         check_fit(adapter, {MODULE: (6, 8), "model.layers.0.self_attn.v_proj": (2, 8), experts: (6, 8)}, {})

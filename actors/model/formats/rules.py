@@ -11,9 +11,8 @@ from .stored import WHOLE, StoredSpec
 
 SCALAR = StoredSpec((1,), optional=True, also=((),))
 INPUT_SCALES = (("input_scale", SCALAR), ("activation_scale", SCALAR))  # of activations: they stay floats here
-KV_SCALES = re.compile(
-    r".*\.((kv?|[qv])_scale|[kv]_proj\.(output|[kv])_scale)"
-)  # of KV memory: it has --kv-cache-dtype
+# of KV memory: it has --kv-cache-dtype
+KV_SCALES = re.compile(r".*\.((kv?|[qv])_scale|[kv]_proj\.(output|[kv])_scale)")
 
 T = TypeVar("T")
 

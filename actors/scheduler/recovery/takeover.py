@@ -96,9 +96,8 @@ def _holding(kv: KVMap, sequence: Sequence, num_blocks: int, limits: Limits) -> 
     computed = 0 if sequence.whole and in_parts else min(computed, sequence.num_tokens - 1)
     if not len(table) or table.min() < 0 or table.max() >= num_blocks:
         raise Contradiction(f"{where} names a block that is not there, or none")
-    needed = (
-        sequence.num_tokens if computed < sequence.num_tokens - 1 else computed
-    )  # a row that decodes gets its block later
+    # a row that decodes gets its block later
+    needed = sequence.num_tokens if computed < sequence.num_tokens - 1 else computed
     if len(table) * block_size < needed:
         raise Contradiction(f"{where} has {len(table)} blocks of {block_size} for {needed} tokens")
     return Holding(sequence, table.tolist(), computed)

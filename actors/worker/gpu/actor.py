@@ -56,9 +56,8 @@ class Waiter:
         while True:
             step = self._steps.get()
             if step.pending.event is not None:
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # the device has failed: whoever finishes the step hears it again
+                # the device has failed: whoever finishes the step hears it again
+                with contextlib.suppress(RuntimeError):
                     step.pending.event.synchronize()
             step.ended.set()
             wake(self._wakeup)

@@ -135,9 +135,8 @@ class StepPictures:
                 self._ends.zero_()
             return False
         assert step.rows is not None
-        self._given.give(
-            buffers, step.at.numpy(), (step.rows, *step.deepstack)
-        )  # none behind layers where clients gave none
+        # none behind layers where clients gave none
+        self._given.give(buffers, step.at.numpy(), (step.rows, *step.deepstack))
         if self._ends is not None:
             self._reach(buffers, step.runs, work)
         return True

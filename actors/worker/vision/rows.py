@@ -31,9 +31,8 @@ class Pictures(NamedTuple):
 
     items: list[MediaItem]
     places: list[Ints]  # of each item, the positions of its embeddings
-    turns: (
-        np.ndarray[Any, np.dtype[np.int64]] | None
-    )  # [3, prompt]: by what the prompt's tokens are turned, where that is not their position
+    # [3, prompt]: by what the prompt's tokens are turned, where that is not their position
+    turns: np.ndarray[Any, np.dtype[np.int64]] | None
     delta: int  # the same of all tokens behind it, less their position
     owner: Owner
 

@@ -113,9 +113,8 @@ class OllamaApi:
     async def _answer(
         self, request: web.Request, raw: bytes, given: GenerationFields, asked: PreparedRequest, chats: bool
     ) -> web.StreamResponse:
-        asked.rendering.update(
-            max_tokens=None, cap=given.max_tokens or asked.rendering["cap"]
-        )  # a limit, as far as it goes
+        # a limit, as far as it goes
+        asked.rendering.update(max_tokens=None, cap=given.max_tokens or asked.rendering["cap"])
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> OllamaRecords:
             return OllamaRecords(answer, job, self._engine.times, chats)

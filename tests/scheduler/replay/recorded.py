@@ -161,9 +161,8 @@ class Load:
             self.worker.epoch = -1
             return StepFailed(step.epoch, step.step, "at random")
         done = self.worker.run(step, set())
-        return msgspec.structs.replace(
-            done, seconds=self.step_s + done.seconds / 200
-        )  # 0.001 a token: it pays to batch
+        # 0.001 a token: it pays to batch
+        return msgspec.structs.replace(done, seconds=self.step_s + done.seconds / 200)
 
     def run(self, turns: int, deaths: bool = True) -> None:
         rng = self.random

@@ -72,9 +72,8 @@ def test_a_request_that_is_half_sent_goes_on(server: Server, pieces: int) -> Non
     connection = open_socket(server)
     for number in range(pieces):
         connection.sendall(data[number * len(data) // pieces : (number + 1) * len(data) // pieces])
-        assert "Paris" in complete(connect(server)) and "Paris" in complete(
-            connect(server)
-        )  # both have read what was there
+        # both have read what was there
+        assert "Paris" in complete(connect(server)) and "Paris" in complete(connect(server))
         kill_frontends(server)
     answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 200 OK") and b"Paris" in answer
@@ -208,9 +207,8 @@ def test_a_chunk_that_is_too_long_is_refused_before_it_comes(server: Server, die
     """Long before anybody gives up waiting for it."""
     connection = open_socket(server)
     connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
-    assert "Paris" in complete(connect(server)) and "Paris" in complete(
-        connect(server)
-    )  # both have read what was there
+    # both have read what was there
+    assert "Paris" in complete(connect(server)) and "Paris" in complete(connect(server))
     if dies:
         kill_frontends(server)
     connection.sendall(b"ffffffffffffffff\r\n")

@@ -129,9 +129,8 @@ def test_a_frontend_that_is_terminated_answers_what_it_has(server: Server, files
 
 def test_who_has_not_begun_to_speak_is_served_by_the_successor(server: Server, files: Certificates) -> None:
     connections = [open_socket(server) for _ in range(4)]
-    assert all(
-        complete(connect(server, files.context())) == " Paris." for _ in range(2)
-    )  # both had them in their queue
+    # both had them in their queue
+    assert all(complete(connect(server, files.context())) == " Paris." for _ in range(2))
     kill_frontends(server)
     for raw in connections:
         connection = http.client.HTTPSConnection(*address(server), timeout=WAIT_S)
@@ -147,9 +146,8 @@ def test_half_a_handshake_is_reset(server: Server, files: Certificates) -> None:
         client.do_handshake()
     with open_socket(server) as connection:
         connection.sendall(outgoing.read()[:50])
-        assert all(
-            complete(connect(server, files.context())) == " Paris." for _ in range(2)
-        )  # both have read what was there
+        # both have read what was there
+        assert all(complete(connect(server, files.context())) == " Paris." for _ in range(2))
         kill_frontends(server)
         assert is_reset(connection)
 

@@ -122,9 +122,8 @@ def run(server: Server, cases: int, number: int) -> Counter[tuple[str, str, int]
             operation = found.ok()
             takes = bool(operation.body) or operation.path == "/v1/models/{model}"
             for mode in GenerationMode if takes else (GenerationMode.POSITIVE,):
-                more = (
-                    2 if operation.path in OURS else 0
-                )  # the first is the least that can be said, the others are drawn
+                # the first is the least that can be said, the others are drawn
+                more = 2 if operation.path in OURS else 0
                 try_operation(operation, mode, cases + more, number, session, counted)
     return counted
 
@@ -140,9 +139,8 @@ def try_operation(
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def each(case: Any) -> None:
-        if (
-            "/v1/" in operation.path or "/api/" in operation.path or operation.path == "/generate"
-        ):  # what is wrong in a negative case may be nothing that is refused
+        # what is wrong in a negative case may be nothing that is refused
+        if "/v1/" in operation.path or "/api/" in operation.path or operation.path == "/generate":
             ease(case, mode is GenerationMode.POSITIVE and counted.total() % 2 == 1)
         response = case.call(session=session, timeout=60)
         counted[operation.path, mode.value, response.status_code] += 1
@@ -187,7 +185,6 @@ def test_what_is_said_is_done(server: Server, cases: int) -> None:
     answered = {path for path, _, status in counted if status == 200}
     schema = requests.get(f"{server.base_url}/openapi.json", timeout=60).json()
     sure = {path for path in schema["paths"] if not UNSURE.search(path)}
-    assert (
-        answered >= sure if cases == MANY else len(answered & sure) > len(sure) // 2
-    )  # few cases may meet rules alone
+    # few cases may meet rules alone
+    assert answered >= sure if cases == MANY else len(answered & sure) > len(sure) // 2
     assert counted.total() >= 8 * cases

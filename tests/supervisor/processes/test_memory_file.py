@@ -184,9 +184,8 @@ def test_a_template_and_its_workers_have_a_file_of_what_torch_allocates() -> Non
             lines = Path(f"/proc/{server.pids()[name]}/maps").read_text().splitlines()
             found: dict[tuple[str, str], int] = defaultdict(int)
             for place, permissions, _, *file in (line.split() for line in lines if line.endswith("(deleted)")):
-                if permissions == "rw-p" and not file[2].startswith(
-                    "/memfd:"
-                ):  # kernels of an earlier life are there, too
+                # kernels of an earlier life are there, too
+                if permissions == "rw-p" and not file[2].startswith("/memfd:"):
                     start, end = (int(address, 16) for address in place.split("-"))
                     found[file[0], file[1]] += end - start
             return found

@@ -67,9 +67,8 @@ def test_a_file_is_as_its_checkpoint(kind: str, tmp_path: Path) -> None:
     file, plain = both(kind, tmp_path, "Q8_0")
     found, wanted = load(file, quantization="none"), load(plain, model_impl="transformers")
     assert found.tier is wanted.tier and found.kv == wanted.kv
-    near = (
-        1e-4 if kind.endswith("mamba") or kind in ("apertus", *states.KINDS) else 0.0
-    )  # of which files have exponents of what checkpoints have
+    # of which files have exponents of what checkpoints have
+    near = 1e-4 if kind.endswith("mamba") or kind in ("apertus", *states.KINDS) else 0.0
     assert torch.allclose(logits_of(found), logits_of(wanted), rtol=0, atol=near)
 
 

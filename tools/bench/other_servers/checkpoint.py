@@ -27,9 +27,8 @@ WORDS = 8192
 BYTES = 256  # the first words
 SEED = 7
 LOOKING_GAIN = 2.0
-SPLIT = (
-    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # llama.cpp's `qwen2`, nearly
-)
+# llama.cpp's `qwen2`, nearly
+SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TINY: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

@@ -95,9 +95,8 @@ class LatentStep:
 
     def __init__(self, kv: PagedKV, spans: Sequence[Span], latent: LatentShape) -> None:
         self.kv, self.latent = kv, latent
-        self.chosen: list[
-            tuple[Span, Tensor | None]
-        ] = []  # spans that see some tokens alone, and which, as layers tell
+        # spans that see some tokens alone, and which, as layers tell
+        self.chosen: list[tuple[Span, Tensor | None]] = []
         self.room: int | None = None  # so many tokens later such a span begins; None: none does
         if latent.index is not None:
             parts = [_cut(span, latent.index.topk) for span in spans]

@@ -223,9 +223,8 @@ def compile_one(job: dict[str, Any]) -> Result:
         (index,): [["tt.divisibility", 16]] for index, one in enumerate(kernel.params) if aligned(one, signature)
     }
     triton.knobs.nvidia.dump_ptxas_log = True
-    triton.knobs.compilation.always_compile = (
-        True  # ptxas says nothing of what is cached: two models may have one merge
-    )
+    # ptxas says nothing of what is cached: two models may have one merge
+    triton.knobs.compilation.always_compile = True
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         source = ASTSource(kernel, signature, options, attributes)

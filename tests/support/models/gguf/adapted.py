@@ -125,9 +125,8 @@ OF_EXPERT = re.compile(
 )
 EXPERT_PARTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 HALVES = {"block_sparse_moe.input_linear": "_exps", "shared_mlp.input_linear": "_shexp"}  # gate, then up
-PLAIN = re.compile(
-    r"[qk]_norm|wpe|A_log|conv\.conv|conv1d|moe_statics|dt_proj|x_proj|shared_expert_gate"
-)  # no weights of products
+# no weights of products
+PLAIN = re.compile(r"[qk]_norm|wpe|A_log|conv\.conv|conv1d|moe_statics|dt_proj|x_proj|shared_expert_gate")
 SHIFTED = ("gemma", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 BEHIND = ("exaone4", "glm4moe", *gemma.ARCHITECTURES, *states.BEHIND)  # norms stand behind attention, or are called so
 
