@@ -73,6 +73,12 @@ def meaning_of(name: str) -> Meaning | None:
     return MEANINGS.get(name)
 
 
+def names_beginning_with(text: str) -> list[str]:
+    """One name for each thing that is meant by any that begins so."""
+    found = {repr(meaning): name for name, meaning in MEANINGS.items() if name.startswith(text)}
+    return sorted(found.values())
+
+
 def _number_in(value: str) -> int | float | str:
     """A text that is no number stays one: whoever reads the object says what is wrong with it."""
     try:

@@ -15,12 +15,13 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from .other_servers import Meaning, meaning_of
+from .other_servers import Meaning, meaning_of, names_beginning_with
 
 USAGE_STATUS = 2
 SWITCHES = ("true", "false", "on", "off", "auto")  # that may stand behind what is on or off
 BOOLEANS = ("true", "false")
 OFF = ("false", "off")
+SHOWN = 5  # names that a beginning may mean
 SHORT = 6  # letters of a name in which one wrong letter weighs more
 NUMBERS = {"int": "a whole number", "(?:float|_finite)": "a number"}  # as argparse has them, and people
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
@@ -73,8 +74,10 @@ class Parser(argparse.ArgumentParser):
                 own += self._translated(name, value if equals else None, meaning, left, troubles)
             elif word[1] != "-" and word[:2] in self._option_string_actions:  # its value stands in the same word
                 own.append(word)
+            elif len(whole := self._beginning_with(dashed)) == 1:
+                left.insert(0, f"{whole[0]}{equals}{value}")
             else:
-                troubles.append(f"{name}: no such option{self._nearest(dashed)}")
+                troubles.append(f"{name}: {_one_of(whole) or 'no such option' + self._nearest(dashed)}")
                 if left and not equals and not is_option(left[0]):
                     left.pop(0)
         if len(troubles) > 1:
@@ -82,6 +85,13 @@ class Parser(argparse.ArgumentParser):
         if troubles:
             self.error(troubles[0])
         return own + behind
+
+    def _beginning_with(self, name: str) -> list[str]:
+        """The options that a beginning of a name may mean, as argparse has it: ours, or else other servers'."""
+        if not self.other_servers or not name.startswith("--"):
+            return []
+        found = {id(action): one for one, action in self._option_string_actions.items() if one.startswith(name)}
+        return sorted(found.values()) or names_beginning_with(name)
 
     def _object_of(self, name: str) -> str:
         """Our option of a JSON object, of which `--option.key`, or another server's name, sets a part; else nothing."""
@@ -188,6 +198,12 @@ def _word(field: str, value: object) -> str:
     """Our option with this value, as it is typed."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return f"--{field.replace('_', '-')}={text}" if not isinstance(value, bool) else f"--{field.replace('_', '-')}"
+
+
+def _one_of(names: Sequence[str]) -> str:
+    """What is said where a beginning means several; nothing where there are none."""
+    shown = [*names[:SHOWN], f"{len(names) - SHOWN} others"] if len(names) > SHOWN else names
+    return f"it may be {', '.join(shown[:-1])} or {shown[-1]}" if names else ""
 
 
 def is_option(word: str) -> bool:

@@ -31,7 +31,7 @@ from actorserve.actors.options.other_servers import (
 )
 from actorserve.actors.options.sources import read_environment
 
-from .command_lines import read
+from .command_lines import read, refused
 
 HERMES = {"tool_call_parser": "hermes"}
 NO_CACHE = {"enable_prefix_caching": False}
@@ -137,6 +137,35 @@ def test_other_names_of_our_options(argv: str, expected: dict[str, Any]) -> None
 def test_a_value_behind_an_equals_sign_may_have_spaces(word: str, expected: dict[str, Any]) -> None:
     assert read(word) == Config(**expected)
     assert read("folder", word) == Config(model="folder", **expected)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("--max-model-l 100 --tensor-parallel=2", {"max_model_len": 100, "tensor_parallel_size": 2}),
+        ("--max_num_s 5 --no-enable-pref", {"max_num_seqs": 5, "enable_prefix_caching": False}),
+        ("--enable-prefix false --gpu-mem 0.3", {"enable_prefix_caching": False, "gpu_memory_utilization": 0.3}),
+        ("--mem-fraction 0.4 --swap-sp 4", {"gpu_memory_utilization": 0.4}),  # other servers'
+    ],
+)
+def test_the_beginning_of_a_name_is_enough(argv: str, expected: dict[str, Any]) -> None:
+    """As argparse has it."""
+    config = read(*argv.split())
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--max-num-batched-tokenz", "no such option; did you mean --max-num-batched-tokens?"),
+        ("--max-num-q", "it may be --max-num-queued-reqs or --max-num-queued-tokens"),
+        ("--max", "it may be --max-audio-bytes, --max-body-bytes, --max-connections, "),
+        ("--slot-sa", "--slot-save-path: not supported"),
+    ],
+)
+def test_a_beginning_of_several_names_or_of_none(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused("folder", word, "3")
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("values", [{"ACTORSERVE_THREADS": "auto"}, {"ACTORSERVE_THREADS": "AUTO "}])

@@ -55,10 +55,10 @@ def test_what_stays_open_is_not_said_to_be_off(name: str, capsys: pytest.Capture
 
 
 def test_all_that_cannot_be_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--decode-context-parallel-size 2 --quite-other 7 --keep=5 --max-num-seq 4 --port 1 -xyz --jinja"
+    words = "--decode-context-parallel-size 2 --quite-other 7 --keep=5 --max-num-seqz 4 --port 1 -xyz --jinja"
     refused("folder", *words.split())
     told = capsys.readouterr().err.splitlines()
-    names = ["actorserve launch", "--decode-context-parallel-size", "--quite-other", "--keep", "--max-num-seq", "-xyz"]
+    names = ["actorserve launch", "--decode-context-parallel-size", "--quite-other", "--keep", "--max-num-seqz", "-xyz"]
     assert [line.split(":")[0].strip() for line in told if "option" in line or "supp" in line] == names
     assert "did you mean --max-num-seqs?" in told[-3] and "did you" not in told[-2]
 

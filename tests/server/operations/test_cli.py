@@ -155,8 +155,8 @@ def test_an_empty_model_is_not_the_packaged_one(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--max-num-seq", "3"], "--max-num-seq: no such option; did you mean --max-num-seqs?"),
-        (["--max-num-seq=3"], "--max-num-seq: no such option; did you mean --max-num-seqs?"),
+        (["--max-num-seqz", "3"], "--max-num-seqz: no such option; did you mean --max-num-seqs?"),
+        (["--max-num-seqz=3"], "--max-num-seqz: no such option; did you mean --max-num-seqs?"),
         (["folder", "--no-enable-prefix-cache"], "did you mean --no-enable-prefix-caching?"),
         (["--quite-other"], "--quite-other: no such option (see"),
         (["folder", "other"], "other: one argument too many"),
