@@ -34,7 +34,9 @@ from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 
+from ..engines.draining import Draining
 from ..engines.ownership import Ownership
+from ..engines.routing import EngineRouter
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.messages import Admit, Advance, Cancel, Finish, Stopped, ToScheduler
 from ..protocol.sockets import engine_wire as wire
@@ -108,7 +110,8 @@ class LinkActor(LoopActor):
         self._loop = asyncio.get_running_loop()
         context = self._context
         self.connection = EngineConnection(context, self._heard, self._met, self._lost, turns.turn)
-        asked = self.connection.name, lambda: self.connection.is_parked, self.sequences.have_begun
+        draining = Draining(context, EngineRouter(context))
+        asked = self.connection.name, lambda: self.connection.is_parked, draining.others_end
         self.administration = LinkAdministration(context, self._kv, *asked, self._giver.others_will)
         self._turns = turns
         self._connecting = self._loop.create_task(self.connection.run())

@@ -6,6 +6,11 @@ the KV map's words what is wanted of the engine: whether it is paused, sleeps, a
 These words are stored once the engine has done it, or, of a pause, while it is away. An engine that comes, or comes
 back, is told what they say and it does not do: once on a connection, so that two servers that want it otherwise do not
 wake and park it for ever.
+
+Of a pause that waits (/pause?mode=wait) an engine is told in two parts, since what has begun in others may still be
+given to it: DRAINING, that no more begins; ENDING, what it had begun has ended, as it says; PAUSED, so has all in all
+engines, and it is told to hold. The next connection begins with the first part anew. A scheduler there may die, and
+forget who waits for it: it is asked again.
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import msgspec
 
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.kv_map.pause import PauseState
@@ -22,6 +29,7 @@ from actorserve.shm.weights import WeightsRecord
 from ..engines.channel import Channel
 from ..protocol.sockets import engine_wire as wire
 from ..protocol.topics.administration import (
+    END,
     AskedOfEngine,
     CacheReset,
     CallWorkers,
@@ -66,6 +74,11 @@ class Open:
     since: float
 
 
+def _waits(call: Call) -> bool:
+    """Is it a pause once all that has begun has ended?"""
+    return isinstance(call, Pause) and call.mode == "wait"
+
+
 class LinkAdministration:
     """Of one link. `is_parked`: nobody wants the engine, so that there is nothing to ask."""
 
@@ -75,12 +88,14 @@ class LinkAdministration:
         kv: KVMap,
         name: str,
         is_parked: Callable[[], bool],
-        has_begun: Callable[[], bool],
+        has_ended: Callable[[], bool],
         others_will: Callable[[], bool],
     ) -> None:
-        """`has_begun`: is anything held here that has tokens? `others_will`: does another engine take that, or soon?"""
+        """`has_ended`: all that has begun in the model's engines? `others_will`: does another engine take what is held
+        here, or soon?
+        """
         self._context, self._kv, self._name = context, kv, name
-        self._is_parked, self._has_begun, self._others_will = is_parked, has_begun, others_will
+        self._is_parked, self._has_ended, self._others_will = is_parked, has_ended, others_will
         self._weights = WeightsRecord(context.files["weights"], context.spec.engine)
         self._open: dict[int, Open] = {}
         self._channel: Channel | None = None
@@ -94,7 +109,10 @@ class LinkAdministration:
     def met(self, channel: Channel) -> None:
         """It is there: what was asked stands before what is to be computed behind it."""
         self._channel, self._is_set_right, self._wakes = channel, False, False
-        if self._kv.pause.state.holds:
+        if self._kv.pause.state.drains:
+            self._kv.pause.state = PauseState.DRAINING
+            channel.send(Pause(0, END, clear_cache=False))
+        elif self._kv.pause.state is PauseState.PAUSED:
             channel.send(Pause(0, "keep"))
         elif self._kv.pause.state is PauseState.RESUMING:
             channel.send(Resume(0))
@@ -103,6 +121,9 @@ class LinkAdministration:
 
     def _send(self, channel: Channel, call: Call) -> None:
         """Weights are compared before they are loaded."""
+        if _waits(call):
+            channel.send(msgspec.structs.replace(call, mode=END))
+            return
         if not isinstance(call, Sleep) or call.weights is None:
             channel.send(call)
             return
@@ -121,6 +142,8 @@ class LinkAdministration:
     def look(self) -> None:
         """Now and then: who waits for an engine that is away is told so."""
         if self._channel is not None:
+            if self._kv.pause.state is PauseState.ENDING:
+                self._hold(self._channel)
             return
         now = time.monotonic()
         for number, one in list(self._open.items()):
@@ -133,10 +156,17 @@ class LinkAdministration:
                 del self._open[number]
                 self._post(Unanswered(number, self._problem()))
 
+    def _hold(self, channel: Channel) -> None:
+        """Once all that has begun has ended, in all engines, nothing is planned any more."""
+        waiting = [one.call for one in self._open.values() if _waits(one.call)]
+        if waiting and self._has_ended():
+            self._kv.pause.state = PauseState.PAUSED
+            for call in waiting:
+                channel.send(Pause(call.call, "keep", clear_cache=False))
+
     def _waits_for_others(self, call: Call, is_late: bool) -> bool:
         """Who holds is given nothing. Where nobody takes what has begun, it stands until somebody resumes."""
-        waits = isinstance(call, Pause) and call.mode == "wait" and self._has_begun()
-        return waits and (self._others_will() or not is_late)
+        return _waits(call) and not self._has_ended() and (self._others_will() or not is_late)
 
     def _problem(self) -> str:
         return f"Engine {self._context.spec.engine} at {self._name} does not answer: {self._why}."
@@ -146,9 +176,13 @@ class LinkAdministration:
     def ask(self, call: Call) -> None:
         """It may be asked again under its number, by whoever is patient."""
         if call.call in self._open:
+            if _waits(call) and self._kv.pause.state is PauseState.DRAINING and self._channel is not None:
+                self._send(self._channel, call)
             return
         if isinstance(call, Resume):
             self._end_pauses()
+        elif _waits(call) and not self._kv.pause.state.holds:
+            self._kv.pause.state = PauseState.DRAINING
         if len(self._open) >= MOST_CALLS:
             del self._open[next(iter(self._open))]  # for which nobody waits any more
         self._open[call.call] = Open(call, time.monotonic())
@@ -185,6 +219,9 @@ class LinkAdministration:
             return
         if not isinstance(answer, (ANSWERS[type(one.call)], Unanswered)):
             raise ValueError(f"a {type(answer).__name__} to a {type(one.call).__name__}")
+        if _waits(one.call) and self._kv.pause.state.drains:
+            self._kv.pause.state = PauseState.ENDING
+            return
         del self._open[answer.call]
         match one.call:
             case Pause():
@@ -199,6 +236,8 @@ class LinkAdministration:
         """What was asked by this link itself."""
         if self._kv.pause.state is PauseState.RESUMING and isinstance(answer, Paused):
             self._kv.pause.state = PauseState.RUNNING
+        elif self._kv.pause.state is PauseState.DRAINING and isinstance(answer, Paused):
+            self._kv.pause.state = PauseState.ENDING
         elif isinstance(answer, SleepChanged) and self._wakes and self._channel is not None:
             self._wakes = False
             self._channel.send(WakeUp(0, EVERYTHING))

@@ -134,10 +134,6 @@ class Sequences:
             self._finish(held, code)
             self.drop(held)
 
-    def have_begun(self) -> bool:
-        """Has any of them tokens?"""
-        return any(held.num_generated_tokens for held in self.held.values())
-
     def let_go(self, held: RemoteSequence) -> None:
         """It goes on elsewhere."""
         self._forget(held)

@@ -20,6 +20,7 @@ from ..protocol.messages import Admit, Advance, Cancel, Finish, Message, StepFai
 from ..protocol.step import StepDone
 from ..protocol.topics.adapters import AdapterRead, AdapterReplaced, LoadAdapter, UnloadAdapter
 from ..protocol.topics.administration import (
+    END,
     Abort,
     Aborted,
     CacheReset,
@@ -104,7 +105,7 @@ class SchedulerActor(Actor):
         self.tiers = TierLanes(context, self.scheduler) if context.config.offloads else None
         self.handover = Handover(context, self.scheduler) if len(system.engines) > 1 else None
         if self.handover is not None:
-            self.scheduler.others_end = self.handover.others_end
+            self.scheduler.others_end = self.handover.draining.others_end
         self.scheduler.recover(self._admit, None if self.handover is None else self.handover.recovered())
         members = len(system.workers_of(context.spec.engine))
         self.administration = Administration(context, self.scheduler, members, self._post_to_workers)
@@ -198,8 +199,8 @@ class SchedulerActor(Actor):
         if message.clear_cache:
             scheduler.reset_prefix_cache(recompute_running=mode == "keep")
         self.context.log.info("no more steps are planned (%s): %d requests", mode, len(scheduler.sequences))
-        if mode == "wait":
-            scheduler.pause.drain(message.call)
+        if mode in ("wait", END):
+            scheduler.pause.drain(message.call, until_told=mode == END)
         else:
             scheduler.pause.set(PauseState.PAUSED)
             self._tell_paused([message.call])

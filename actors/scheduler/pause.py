@@ -23,18 +23,25 @@ class PauseControl:
         """From now on."""
         self._word.state = self.state = state
 
-    def drain(self, call: int) -> None:
-        """Requests that have begun go on to their ends; `call` is answered then."""
+    def drain(self, call: int, until_told: bool = False) -> None:
+        """Requests that have begun go on to their ends; `call` is answered then. `until_told`: others that have begun
+        may come still.
+        """
         if self.state is PauseState.RUNNING:
+            self.set(PauseState.ENDING if until_told else PauseState.DRAINING)
+        elif self.state is PauseState.ENDING and not until_told:
             self.set(PauseState.DRAINING)
         if call not in self._callers:  # it is asked again now and then
             self._callers.append(call)
 
     def drained(self, is_drained: Callable[[], bool]) -> list[int]:
         """The calls to answer now: nothing that has begun is left, so nothing is planned any more."""
-        if self.state is PauseState.DRAINING and is_drained():
+        waited_for = self.state is PauseState.DRAINING or (self.state is PauseState.ENDING and bool(self._callers))
+        if waited_for and not is_drained():
+            return []
+        if self.state is PauseState.DRAINING:
             self.set(PauseState.PAUSED)
-        return self.take_callers() if self.state is not PauseState.DRAINING else []
+        return self.take_callers()
 
     def take_callers(self) -> list[int]:
         """Those that have not been answered."""

@@ -301,7 +301,7 @@ class Scheduler:
     @property
     def drains(self) -> bool:
         """Does an operator wait until all that has begun has ended?"""
-        return self.pause.state is PauseState.DRAINING or self.sleep.state.draining
+        return self.pause.state.drains or self.sleep.state.draining
 
     def is_drained(self) -> bool:
         """Has it ended?"""

@@ -35,11 +35,14 @@ class StewardAdministration:
         self._weighing: set[asyncio.Task[None]] = set()
 
     def ask(self, channel: Channel, call: AskedOfEngine) -> None:
-        """Of the scheduler."""
-        if len(self._calls) >= MOST_CALLS:
-            del self._calls[next(iter(self._calls))]
-        number = next(self._numbers)
-        self._calls[number] = channel, call.call
+        """Of the scheduler; what is asked again has the number that it had."""
+        asked = channel, call.call
+        number = next((one for one, same in self._calls.items() if call.call and same == asked), 0)
+        if not number:
+            if len(self._calls) >= MOST_CALLS:
+                del self._calls[next(iter(self._calls))]
+            number = next(self._numbers)
+            self._calls[number] = asked
         self._context.post(self._scheduler, msgspec.structs.replace(call, call=number))
         self._context.flush()
 

@@ -37,10 +37,8 @@ STATES = {  # what an actor says of itself; beside these there are `stopped` (SI
     ActorState.STOPPED: "ended",
 }
 SLEEPING = "sleeping"  # a worker that waits without a model until /wake_up
-PAUSES = {
-    PauseState.DRAINING: "paused by /pause, once what has begun has ended",
-    PauseState.PAUSED: "paused by /pause",
-}
+DRAINS = "paused by /pause, once what has begun has ended"
+PAUSES = {PauseState.DRAINING: DRAINS, PauseState.ENDING: DRAINS, PauseState.PAUSED: "paused by /pause"}
 
 
 class ProcessView(msgspec.Struct, frozen=True):

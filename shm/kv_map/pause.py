@@ -18,11 +18,17 @@ class PauseState(IntEnum):
     DRAINING = 1  # those that have begun go on, no other begins
     PAUSED = 2  # nothing is planned
     RESUMING = 3  # nobody pauses it; an engine elsewhere is still to be told so
+    ENDING = 4  # as DRAINING, also once all have ended: a server elsewhere says when nothing is planned any more
+
+    @property
+    def drains(self) -> bool:
+        """Do those that have begun go on, and no others?"""
+        return self in (PauseState.DRAINING, PauseState.ENDING)
 
     @property
     def holds(self) -> bool:
         """Is something held up?"""
-        return self in (PauseState.DRAINING, PauseState.PAUSED)
+        return self.drains or self is PauseState.PAUSED
 
 
 class PauseWord:

@@ -30,7 +30,8 @@ class Bench:
         self.posted: list[Any] = []
         self.sent: list[Any] = []
         self.channel: Any = SimpleNamespace(send=self.sent.append)
-        self.parked = self.has_begun = self.others_will = False
+        self.parked = self.others_will = False
+        self.has_ended = True
         self.now = 100.0
         self.made = self.successor()
 
@@ -41,7 +42,7 @@ class Bench:
             log=logging.getLogger("test"),
             post=lambda name, message: self.posted.append(message),
         )
-        asked = lambda: self.parked, lambda: self.has_begun, lambda: self.others_will
+        asked = lambda: self.parked, lambda: self.has_ended, lambda: self.others_will
         return LinkAdministration(context, self.kv, "10.0.0.2:8100", *asked)
 
 
@@ -119,18 +120,18 @@ def test_a_pause_holds_for_one_that_is_away(bench: Bench) -> None:
 
 def test_a_pause_that_waits_holds_once_what_was_begun_has_gone_elsewhere(bench: Bench) -> None:
     """Until then others would hold, and be given it."""
-    bench.has_begun = bench.others_will = True
+    bench.has_ended, bench.others_will = False, True
     bench.made.ask(topics.Pause(CALL, "wait"))
     bench.now += 2 * module.ABSENT_S
     bench.made.look()
-    assert not bench.posted and state_of(bench) is PauseState.RUNNING
-    bench.has_begun = False
+    assert not bench.posted and state_of(bench) is PauseState.DRAINING
+    bench.has_ended = True
     bench.made.look()
     assert bench.posted == [topics.Paused(CALL)] and state_of(bench) is PauseState.PAUSED
 
 
 def test_a_pause_that_waits_waits_only_for_a_time_where_nobody_takes_what_was_begun(bench: Bench) -> None:
-    bench.has_begun = True
+    bench.has_ended = False
     bench.made.ask(topics.Pause(CALL, "wait"))
     bench.now += module.ABSENT_S / 2
     bench.made.look()
@@ -140,10 +141,52 @@ def test_a_pause_that_waits_waits_only_for_a_time_where_nobody_takes_what_was_be
     assert bench.posted == [topics.Paused(CALL)] and state_of(bench) is PauseState.PAUSED
 
 
+def test_an_engine_holds_once_what_has_begun_in_all_of_them_has_ended(bench: Bench) -> None:
+    """Until then it may be given some, by one whose machine goes; it begins nothing else meanwhile."""
+    wanted = topics.Pause(CALL, "wait")
+    bench.has_ended = False
+    bench.made.met(bench.channel)
+    bench.made.ask(wanted)
+    ends = topics.Pause(CALL, topics.END)
+    assert bench.sent == [ends] and state_of(bench) is PauseState.DRAINING
+    bench.made.ask(wanted)  # its scheduler may have died, with those who waited for it
+    assert bench.sent == [ends] * 2
+    bench.has_ended = True
+    bench.made.look()
+    assert bench.sent == [ends] * 2, "what it computes without a token nobody sees here"
+    bench.has_ended = False
+    bench.made.answered(topics.Paused(CALL))
+    bench.made.look()
+    assert bench.sent == [ends] * 2 and state_of(bench) is PauseState.ENDING and not bench.posted
+    bench.has_ended = True
+    bench.made.look()
+    assert bench.sent.pop() == topics.Pause(CALL, "keep", False) and not bench.posted
+    bench.made.answered(topics.Paused(CALL))
+    assert bench.posted == [topics.Paused(CALL)] and state_of(bench) is PauseState.PAUSED
+
+
+def test_an_engine_that_comes_back_while_others_end_begins_nothing(bench: Bench) -> None:
+    bench.has_ended = False
+    bench.made.met(bench.channel)
+    bench.made.ask(topics.Pause(CALL, "wait"))
+    bench.made.answered(topics.Paused(CALL))
+    bench.sent.clear()
+    other = bench.successor()
+    other.met(bench.channel)
+    assert bench.sent == [topics.Pause(0, topics.END, False)] and state_of(bench) is PauseState.DRAINING
+    other.answered(topics.Paused(0))
+    assert state_of(bench) is PauseState.ENDING
+    other.ask(topics.Pause(CALL, "wait"))  # by its frontend
+    bench.has_ended = True
+    other.look()
+    other.answered(topics.Paused(CALL))
+    assert bench.posted == [topics.Paused(CALL)] and state_of(bench) is PauseState.PAUSED
+
+
 @pytest.mark.parametrize("comes", [False, True])
 def test_a_pause_that_waits_is_over_when_somebody_resumes(bench: Bench, comes: bool) -> None:
     """Neither the engine that comes nor what goes elsewhere makes it hold after that."""
-    bench.has_begun = bench.others_will = True
+    bench.has_ended, bench.others_will = False, True
     bench.made.ask(topics.Pause(CALL, "wait"))
     bench.made.ask(topics.Resume(CALL + 1))
     assert bench.posted == [topics.Paused(CALL), topics.Paused(CALL + 1)]
@@ -153,7 +196,7 @@ def test_a_pause_that_waits_is_over_when_somebody_resumes(bench: Bench, comes: b
         bench.made.answered(topics.Paused(0))
         assert state_of(bench) is PauseState.RUNNING
     else:
-        bench.has_begun = False
+        bench.has_ended = True
         bench.made.look()
         assert state_of(bench) is PauseState.RESUMING
     assert len(bench.posted) == 2

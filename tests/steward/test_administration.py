@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.topics.administration import CacheReset, Paused, ResetEncoderCache, Resume
+from actorserve.actors.protocol.topics.administration import CacheReset, Pause, Paused, ResetEncoderCache, Resume
 from actorserve.actors.steward.administration import StewardAdministration
 
 
@@ -38,3 +38,15 @@ def test_an_answer_to_a_dead_steward_is_of_nobody(incarnation: int) -> None:
     life.made.answered(CacheReset(asked.call))
     assert life.answered == [CacheReset(8)]
     assert 0 < asked.call < 1 << 32, "schedulers answer to the frontend that the upper half names"
+
+
+def test_what_is_asked_again_is_one_call() -> None:
+    """A link does so where a scheduler may have died with what it was asked."""
+    life = Life(1)
+    for _ in range(2):
+        life.made.ask(life.channel, Pause(7, "wait"))
+    first, again = life.asked
+    assert first == again
+    life.made.answered(Paused(first.call))
+    life.made.ask(life.channel, Pause(7, "wait"))
+    assert life.asked[2].call != first.call

@@ -169,11 +169,12 @@ class Pause(Message, frozen=True, tag=70):
     """
 
     call: int
-    mode: str = "abort"  # of PAUSE_MODES
+    mode: str = "abort"  # of PAUSE_MODES, or END
     clear_cache: bool = True  # what has been computed counts no more
 
 
 PAUSE_MODES = ("abort", "wait", "keep")  # requests end at once; those that have begun end first; all go on later
+END = "end"  # of a link: as `wait`, but those of other engines that have begun may come until it says `keep`
 
 
 class Resume(Message, frozen=True, tag=71):

@@ -42,10 +42,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from actorserve.shm.kv_map.pause import PauseState, PauseWord
-from actorserve.shm.kv_map.sleep import SleepWord
 from actorserve.shm.rings.mailbox import wake
 
+from ...engines.draining import Draining
 from ...engines.ownership import Ownership
 from ...engines.refusals import Refusals
 from ...engines.routing import EngineRouter
@@ -83,10 +82,7 @@ class Handover:
         self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
         self._num_prefill = context.config.prefill_engines
         self._prefills = self._is_prefill(self._engine)
-        self._elsewhere = set(context.system.remote_engines)
-        others = [one for one in self._peers if one != self._engine]
-        memory, offsets = context.segment.map, context.system.kv_map_offsets
-        self._words = [(one, PauseWord(memory, offsets[one]), SleepWord(memory, offsets[one])) for one in others]
+        self.draining = Draining(context, self._router)
 
     def _is_prefill(self, engine: int) -> bool:
         """Does it compute prompts alone, for others?"""
@@ -103,19 +99,6 @@ class Handover:
         return self.own(self._table.current_refs(0, self._table.slots), Admit)
 
     # --- when an operator waits for what has begun ---------------------------------------------------------------
-
-    def others_end(self) -> bool:
-        """Has what has begun ended in the other engines, too, and in none is more to begin?"""
-        table, draining = self._table, {self._engine}
-        for engine, pause, sleep in self._words:
-            if self._router.holds(engine):
-                continue
-            drains = pause.state is PauseState.DRAINING or sleep.state.draining
-            if not drains and engine not in self._elsewhere:  # a link says only when it is done
-                return False
-            draining.add(engine)
-        refs = table.current_refs(0, table.slots) if self._words else []
-        return not any(table.generated(ref) and not table.finish(ref) and table.engine(ref) in draining for ref in refs)
 
     def _able(self) -> list[int]:
         """The other engines that can compute now, and will if what has begun is waited for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.protocol.topics.administration import Pause, Resume, Sleep
+from actorserve.actors.protocol.topics.administration import END, Pause, Paused, Resume, Sleep
 from actorserve.shm.kv_map.pause import PauseState
 
 from .two_engines import Engine, Servers
@@ -117,7 +117,7 @@ def test_what_has_begun_in_an_engine_elsewhere_is_waited_for(servers: Servers, m
     """When its machine goes, the engine here computes it; the second one plays the link and the machine."""
     first, second = servers.engines
     assert first.actor.handover is not None
-    monkeypatch.setattr(first.actor.handover, "_elsewhere", {1})
+    monkeypatch.setattr(first.actor.handover.draining, "_elsewhere", {1})
     ref = servers.submit(1, limit=8)
     second.compute(2)
     first.turn(Pause(7, "wait", False))
@@ -135,7 +135,7 @@ def test_an_engine_elsewhere_that_has_nothing_or_holds_keeps_nobody_from_a_pause
 ) -> None:
     first, second = servers.engines
     assert first.actor.handover is not None
-    monkeypatch.setattr(first.actor.handover, "_elsewhere", {1})
+    monkeypatch.setattr(first.actor.handover.draining, "_elsewhere", {1})
     first.turn(Pause(7, "wait", False))
     assert is_paused(first)
     first.turn(Resume(8))
@@ -146,3 +146,48 @@ def test_an_engine_elsewhere_that_has_nothing_or_holds_keeps_nobody_from_a_pause
     second.turn(Pause(9, "keep", False))
     first.turn()
     assert is_paused(first)
+
+
+def test_what_a_link_has_begun_without_a_token_is_waited_for(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its word says when its engine has ended it."""
+    first, second = servers.engines
+    assert first.actor.handover is not None
+    monkeypatch.setattr(first.actor.handover.draining, "_elsewhere", {1})
+    pause = second.actor.scheduler.pause
+    for state, is_over in ((PauseState.DRAINING, False), (PauseState.ENDING, True)):
+        pause.set(state)
+        first.turn(Pause(7, "wait", False))
+        assert is_paused(first) is is_over
+
+
+def test_an_engine_that_others_may_give_to_holds_only_when_it_is_told(servers: Servers) -> None:
+    """What comes with tokens it computes, and no other; a successor, too."""
+    first, second = servers.engines
+    told = servers.lanes["frontend-0"] = []
+    begun = servers.submit(0, limit=8)
+    first.compute(2)
+    second.turn(Pause(8, END, False))
+    new = servers.submit(1, limit=8)
+    first.turn(Pause(7, "wait", False))
+    first.kill_worker()
+    second.start()
+    second.meet()
+    second.turn()
+    assert not second.steps and second.refs == {new}
+    second.turn(Pause(8, END, False))  # asked again, since nobody knows any more who waits
+    first.turn()
+    servers.deliver()
+    compute_all(second)
+    assert servers.table.finish(begun) and not servers.table.generated(new)
+    first.turn()
+    assert told == [Paused(8), Paused(7)] and is_paused(first) and not is_paused(second)
+    second.turn(Pause(8, "keep", False))
+    assert is_paused(second)
+
+
+def test_a_pause_of_its_own_that_waits_holds_though_others_may_give(servers: Servers) -> None:
+    _, second = servers.engines
+    second.turn(Pause(8, END, False), Pause(9, "wait", False))
+    servers.engines[0].turn(Pause(9, "wait", False))
+    second.turn()
+    assert is_paused(second)

@@ -21,7 +21,9 @@ from actorserve.actors.options.config import make_config
 from tests.support.client import http_session
 from tests.support.models.embedders import write_model, write_modules
 from tests.support.server import Server
-from tests.support.streams.elsewhere import SECRET, complete
+from tests.support.streams.elsewhere import SECRET, complete, post
+
+from .cluster import begun
 
 
 def test_with_the_secret_alone_nobody_stands_between(tmp_path: Path) -> None:
@@ -190,3 +192,36 @@ def test_a_watermark_that_an_engine_does_not_make_is_made_here_or_told(tmp_path:
             server.wait_for("the engine at .* makes no watermarks", since_start=True)
             status, text = asyncio.run(nowhere(server))
             assert status == 400 and "watermark" in text
+
+
+@pytest.mark.slow
+def test_a_pause_that_waits_ends_what_a_lost_machine_had_begun() -> None:
+    """Another machine, that had nothing to do, does not hold before."""
+    own = ("--threads", "1", "--debug")
+    machine = (*own, "--steward", "127.0.0.1:0")
+
+    async def lose(here: Server, idle: Server, lost: Server) -> bool:
+        wanted = {"max_tokens": 600, "ignore_eos": True, "temperature": 1, "seed": 7}
+        async with http_session(here) as session:
+            alone = await complete(session, 0, **wanted)
+            asking = asyncio.create_task(complete(session, 1, **wanted))
+            await begun(lost, [asking])
+            pausing = asyncio.create_task(post(session, "/pause?mode=wait"))
+            await asyncio.to_thread(idle.wait_for, "no more steps are planned")
+            await asyncio.to_thread(lost.wait_for, "no more steps are planned")
+            assert not asking.done()
+            lost.process.kill()
+            same = await asyncio.wait_for(asking, 60) == alone
+            assert (await pausing)[0] == 200
+            return same
+
+    with (
+        Server(*machine, subcommand="engine", env=SECRET) as idle,
+        Server(*machine, subcommand="engine", env=SECRET) as lost,
+    ):
+        addresses = [one.base_url.removeprefix("engine://") for one in (idle, lost)]
+        engines = ("--engines", *addresses, "--data-parallel-size", "0", "--admin-api-key", "root")
+        with Server(*engines, *own, env=SECRET) as here:
+            for number in (0, 1):
+                here.wait_for(f"engine {number} at .* is there", since_start=True)
+            assert asyncio.run(lose(here, idle, lost))
