@@ -214,6 +214,7 @@ def test_an_input_that_changes_is_not_all_answered(
 
     monkeypatch.setattr(files, "names", find_and_cut)
     with Fake() as fake:
+        fake.refuse = lambda number, body: 404  # which is an answer: it is not tried again
         assert main(["run-batch", "-i", str(source), "-o", str(target), "--base-url", fake.base_url]) == 1
     said = capfd.readouterr().err
     assert f"--input-file: {source} has changed since the run began" in said and "1 of 3 have an answer" in said
