@@ -19,10 +19,11 @@ observability/    what clients see, counted; the whole server's metrics and read
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -180,6 +181,11 @@ class FrontendEngine(Engine):
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
         return await self._calls.tokenize(prompt, token_strings, self._model)
+
+    async def tokenize_as_rendered(
+        self, prompt: Prompt, rendering: Mapping[str, Any], offsets: bool
+    ) -> tuple[list[int], list[tuple[int, int]] | None]:
+        return await self._calls.tokenize_as_rendered(prompt, rendering, offsets, self._model)
 
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         return await self._calls.detokenize(tokens, skip_special, self._model)

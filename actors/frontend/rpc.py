@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from actorserve.http.errors import ApiError, overloaded
 
@@ -27,6 +28,7 @@ from ..protocol.topics.calls import Detokenize, Detokenized, Measure, Measured, 
 from ..protocol.topics.io_processors import PooledPrompt, PostProcess, PostProcessed, PreProcess, PreProcessed
 from ..protocol.topics.prompts import Prompt
 
+CUT = ("truncate_prompt_tokens", "keep_first", "max_tokens")  # how a prompt is cut
 CALL_S = 30.0
 AGAIN_S = 2.0  # what takes as long as it takes is asked again so often
 LOAD_S = 300.0  # an adapter may be large, or far away
@@ -58,6 +60,16 @@ class Calls:
         answer = await self._ask(number, Tokenize(number, prompt, token_strings), self._renderer_of(model))
         assert isinstance(answer, Tokenized)
         return answer.tokens, answer.token_strings
+
+    async def tokenize_as_rendered(
+        self, prompt: Prompt, rendering: Mapping[str, Any], offsets: bool, model: int = 0
+    ) -> tuple[list[int], list[tuple[int, int]] | None]:
+        """The ids that a request with this rendering would have, and where each stands in its text if asked for."""
+        number = next(self.numbers)
+        cut = {name: rendering[name] for name in CUT if name in rendering}
+        answer = await self._ask(number, Tokenize(number, prompt, offsets=offsets, **cut), self._renderer_of(model))
+        assert isinstance(answer, Tokenized)
+        return answer.tokens, answer.offsets
 
     async def detokenize(self, tokens: list[int], skip_special: bool = False, model: int = 0) -> str:
         """The ids' text, with or without special tokens."""

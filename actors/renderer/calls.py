@@ -45,13 +45,14 @@ class Calls:
             tokens, _ = self._prompts.media_tokens(prompt, text, message.media)
         else:
             self._prompts.check_length(prompt, text)
-            tokens = self._prompts.tokens(prompt, text)
+            tokens = self._prompts.truncated(self._prompts.tokens(prompt, text), message)
         string_of = self._prompts.tokenizer.id_to_token
         strings = [string_of(token) or "" for token in tokens] if message.token_strings else None
-        size = 5 * len(tokens) + sum(5 + 4 * len(string) for string in strings or ())
+        offsets = self._prompts.offsets(message, text) if message.offsets else None
+        size = 5 * len(tokens) + 11 * len(offsets or ()) + sum(5 + 4 * len(string) for string in strings or ())
         if size + REPLY_ROOM > self._context.outboxes[caller].max_message:
             raise RenderRefused(413, f"The answer with its {len(tokens)} tokens is too long to send.", "prompt")
-        self._context.post(caller, Tokenized(message.call, tokens, strings))
+        self._context.post(caller, Tokenized(message.call, tokens, strings, offsets))
 
     def detokenize(self, message: Detokenize) -> None:
         """The text of ids."""

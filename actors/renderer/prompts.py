@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ..model.tokenizers.tokenizer import load_tokenizer, special_tokens
 from ..protocol.media import MediaItem, PreparedMedia
 from ..protocol.messages import Render
+from ..protocol.topics.calls import Tokenize
 from ..protocol.topics.prompts import ChatPrompt, EmbedsPrompt, PairPrompt, Prompt, SoundPrompt, TextPrompt, TokenPrompt
 from ..runtime.process import Context
 from .encode_cache import SegmentCache
@@ -30,6 +31,11 @@ from .refused import NO_TOKENIZER, TOO_LONG, RenderRefused
 from .templates.chat_template import ChatTemplate, TemplateProblem, find_templates
 from .templates.escaping import Escaped, Escaping
 
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+T = TypeVar("T")
+Span = tuple[int, int]
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may escape one without the other
 
 
@@ -282,27 +288,42 @@ class Prompts:
                 raise self.too_long(least, prompt, field, longest, exact=False)
         return self._pooled.encode(prompt)
 
-    def truncated(self, tokens: list[int], message: Render) -> list[int]:
+    def truncated(self, tokens: list[int], message: Render | Tokenize) -> list[int]:
         """So many of the prompt as the request wants; by itself, as many as leave room for the answer."""
+        return self._truncated(tokens, message, lambda encoding: encoding.ids)
+
+    def offsets(self, message: Tokenize, chat: str | None) -> list[Span] | None:
+        """Where each of those tokens begins and ends in the text, in characters; none of what is no text, or is not
+        tokenised as it is written (--escape-special-tokens).
+        """
+        prompt = message.prompt
+        text = chat if isinstance(prompt, ChatPrompt) else prompt.text if isinstance(prompt, TextPrompt) else None
+        if text is None or message.media or isinstance(text, Escaped):
+            return None
+        assert isinstance(prompt, ChatPrompt | TextPrompt)
+        found = self.tokenizer.encode(text, add_special_tokens=prompt.add_special_tokens)
+        return self._truncated(found.offsets, message, lambda encoding: encoding.offsets)
+
+    def _truncated(self, found: list[T], message: Render | Tokenize, of: Callable[[Encoding], list[T]]) -> list[T]:
+        """Of something that each token has, which `of` an encoding tells."""
         keep = message.truncate_prompt_tokens
         if keep is None:
-            return tokens
+            return found
         if keep < 0:
             spec, longest = self._model.encoder, self._model.max_model_len
             keep = max(1, longest - (message.max_tokens or 1)) if spec is None else spec.longest
         prompt = message.prompt
-        if len(tokens) > keep and isinstance(prompt, TextPrompt) and prompt.add_special_tokens:
-            return self._cut(prompt.text, keep, message.keep_first)
-        return tokens[:keep] if message.keep_first else tokens[max(0, len(tokens) - keep) :]
+        if len(found) > keep and isinstance(prompt, TextPrompt) and prompt.add_special_tokens:
+            return of(self._cut(prompt.text, keep, message.keep_first))[:keep]
+        return found[:keep] if message.keep_first else found[max(0, len(found) - keep) :]
 
-    def _cut(self, text: str, keep: int, keep_first: bool) -> list[int]:
+    def _cut(self, text: str, keep: int, keep_first: bool) -> Encoding:
         """So many tokens of it, those among them that stand around any text (BOS)."""
         try:
             self.tokenizer.enable_truncation(max_length=keep, direction="right" if keep_first else "left")
-            ids: list[int] = self.tokenizer.encode(text).ids
+            return self.tokenizer.encode(text)
         finally:
             self.tokenizer.no_truncation()
-        return ids[:keep]
 
 
 def _misplaced(prompt: Prompt, error: Misplaced) -> RenderRefused:

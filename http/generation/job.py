@@ -299,6 +299,11 @@ class Engine(Records, Protocol):
     def tokenize(self, prompt: Prompt, token_strings: bool) -> Awaitable[tuple[list[int], list[str] | None]]:
         """The prompt's ids, and their strings."""
 
+    def tokenize_as_rendered(
+        self, prompt: Prompt, rendering: Mapping[str, Any], offsets: bool
+    ) -> Awaitable[tuple[list[int], list[tuple[int, int]] | None]]:
+        """The ids that a request with this rendering would have, and where each begins and ends in its text."""
+
     def detokenize(self, tokens: list[int], skip_special: bool = False) -> Awaitable[str]:
         """The ids' text, with or without special tokens."""
 

@@ -84,9 +84,10 @@ class RenderingApi:
         made = []
         for index, prompt in enumerate(asked.prompts):
             check_renders(body, prompt)
-            tokens, _ = await self._engine.tokenize(prompt, False)
+            wanted = bool(body.return_token_offsets)
+            tokens, offsets = await self._engine.tokenize_as_rendered(prompt, asked.rendering, wanted)
             name = f"{own}-{index}" if several else own
-            made.append(rendered(body, tokens, name, self._settings, capped))
+            made.append(rendered(body, (tokens, offsets), name, self._settings, capped))
         return made
 
     async def derender_chat(self, request: web.Request) -> web.Response:

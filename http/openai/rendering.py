@@ -30,7 +30,11 @@ from .schemas import (
 from .thinking import budget_field
 from .token_ids import OWN
 
-NOT_TOKENS = (*OWN, "return_prompt_text", "user", "metadata", "store", "service_tier", "use_beam_search")
+NOT_TOKENS = (
+    *(*OWN, "return_prompt_text", "return_token_offsets", "user", "metadata", "store", "service_tier"),
+    *("use_beam_search", "truncate_prompt_tokens", "truncation_side"),  # a prompt is cut before it is rendered
+)
+Placed = tuple[list[int], list[tuple[int, int]] | None]  # ids of a prompt, and where each stands in its text
 Ids = Annotated[list[int], Meta(max_length=1 << 20)]
 Finish = Literal["stop", "length", "abort", "repetition"]
 
@@ -90,9 +94,10 @@ def check_renders(body: GenerationFields, prompt: Prompt) -> None:
 
 
 def rendered(
-    body: GenerationFields, tokens: list[int], request_id: str, settings: Settings, capped: bool = False
+    body: GenerationFields, prompt: Placed, request_id: str, settings: Settings, capped: bool = False
 ) -> dict[str, Any]:
     """The body of /inference/v1/generate that asks for the same. `capped`: for no more than there is room for."""
+    tokens, offsets = prompt
     names = [name for name in GenerateParameters.__struct_fields__ if name not in NOT_TOKENS]
     params = {name: value for name in names if (value := getattr(body, name, None)) is not None}
     limit, room = max_tokens_of(body), settings.max_model_len - len(tokens)
@@ -109,6 +114,7 @@ def rendered(
     return {
         "request_id": request_id,
         "token_ids": tokens,
+        "token_offsets": offsets,
         "sampling_params": msgspec.to_builtins(params),
         "model": body.model or settings.served[0],
         "stream": bool(body.stream),

@@ -77,6 +77,7 @@ class GenerationFields(SglangFields, kw_only=True):
     spaces_between_special_tokens: bool | None = None  # tokens' texts are joined as the tokenizer's decoder does it
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    return_token_offsets: bool | None = None  # of /render; as vLLM has it, nothing of others
     return_prompt_text: bool | None = None  # as its tokens say it, special ones among them
     vllm_xargs: Object | None = None  # for --logits-processors; passed over where there are none
     logits_processors: list[str | NamedProcessor] | None = None  # with --logits-processor-pattern

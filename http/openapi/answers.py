@@ -289,6 +289,7 @@ class DetokenizeAnswer(Said):
 class Rendered(Said):
     request_id: str
     token_ids: list[int]
+    token_offsets: list[tuple[int, int]] | None
     sampling_params: dict[str, Any]
     model: str
     stream: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
@@ -195,6 +195,12 @@ class FakeEngine:
             raise self.refusal
         self.asked.append(prompt)
         return [1, 2], ["a", "b"] if token_strings else None
+
+    async def tokenize_as_rendered(
+        self, prompt: Prompt, rendering: Mapping[str, Any], offsets: bool
+    ) -> tuple[list[int], list[tuple[int, int]] | None]:
+        tokens, _ = await self.tokenize(prompt, False)
+        return tokens, [(0, 1), (1, 2)] if offsets else None
 
     async def pre_process(self, request_id: str, data: bytes) -> list[Prompt]:
         return []

@@ -32,6 +32,10 @@ class Tokenize(Message, frozen=True, tag=2):
     prompt: Prompt
     token_strings: bool = False
     media: list[PreparedMedia] = []
+    offsets: bool = False
+    truncate_prompt_tokens: int | None = None  # these three as in Render
+    keep_first: bool = False
+    max_tokens: int | None = None
 
 
 class Detokenize(Message, frozen=True, tag=3):
@@ -59,6 +63,7 @@ class Tokenized(Message, frozen=True, tag=43):
     call: int
     tokens: list[int]
     token_strings: list[str] | None = None
+    offsets: list[tuple[int, int]] | None = None  # where each begins and ends in the text, in characters
 
 
 class Detokenized(Message, frozen=True, tag=44):

@@ -65,7 +65,6 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "prompt_embeds": NOTHING,
     "prompt_logprob_start": NOTHING,
     "prompt_logprob_token_ids": NOTHING,
-    "return_token_offsets": NOTHING,
     "return_weight_versions": NOTHING,
     "routed_experts_prompt_start": NOTHING,
     "skip_reading_prefix_cache": NOTHING,

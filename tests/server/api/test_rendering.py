@@ -135,6 +135,38 @@ def test_requests_have_ids_of_their_kind_and_of_their_own(client: httpx.Client) 
     assert named["request_id"].startswith("resp_")
 
 
+def test_where_tokens_stand_in_the_text(client: httpx.Client) -> None:
+    """In characters; of a chat in what the template has made of it."""
+    text = "Grüße 🦊, how are you?"
+    (whole,) = post(client, "/v1/completions/render", {"prompt": text, "return_token_offsets": True})
+    assert len(whole["token_offsets"]) == len(whole["token_ids"])
+    spans = [(start, end) for start, end in whole["token_offsets"] if start < end]
+    assert {at for start, end in spans for at in range(start, end)} == set(range(len(text)))
+    assert not post(client, "/v1/completions/render", {"prompt": text})[0]["token_offsets"]
+    assert not post(client, "/v1/completions/render", {"prompt": [5, 7], "return_token_offsets": True})[0][
+        "token_offsets"
+    ]
+    body = {"messages": [{"role": "user", "content": text}], "return_token_offsets": True}
+    chat = post(client, "/v1/chat/completions/render", body)
+    assert len(chat["token_offsets"]) == len(chat["token_ids"]) and chat["token_offsets"][-1][1] > len(text)
+    assert "token_offsets" not in post(client, "/v1/chat/completions", body | {"max_tokens": 1})
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_what_is_cut_off_is_cut_where_it_is_rendered(client: httpx.Client, side: str) -> None:
+    text = "The quick brown fox jumps over the lazy dog."
+    asked = {"prompt": text, "return_token_offsets": True}
+    (whole,) = post(client, "/v1/completions/render", asked)
+    body = asked | {"truncate_prompt_tokens": 4, "truncation_side": side, "max_tokens": 3, "temperature": 0}
+    (cut,) = post(client, "/v1/completions/render", body)
+    part = slice(4) if side == "right" else slice(-4, None)
+    assert cut["token_ids"] == whole["token_ids"][part] and cut["token_offsets"] == whole["token_offsets"][part]
+    assert "truncate_prompt_tokens" not in cut["sampling_params"]
+    usual = post(client, "/v1/completions", {**body, "return_token_ids": True})["choices"][0]
+    assert usual["prompt_token_ids"] == cut["token_ids"]
+    assert post(client, "/inference/v1/generate", cut)["choices"][0]["token_ids"] == usual["token_ids"]
+
+
 def test_a_stream_is_rendered_as_one(client: httpx.Client) -> None:
     options = {"stream": True, "stream_options": {"include_usage": True}}
     for path, body in (("chat/completions", {"messages": HI}), ("completions", {"prompt": "a"})):
