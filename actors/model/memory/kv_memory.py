@@ -139,7 +139,8 @@ def check_kept(kv: KVSpec, kind: KVType) -> None:
     option = f"--kv-cache-dtype {kind.name}"
     for pool in kv.pools():
         if pool.values_in_keys and kind.keys.scale_bytes:
-            raise ConfigError(f"{option}: the model keeps latents (MLA); float16 keeps half of float32's bytes")
+            other = "latents (MLA), or other numbers than keys and values"
+            raise ConfigError(f"{option}: the model keeps {other}; float16 keeps half of float32's bytes")
         for width, kept in ((pool.key_dim, kind.keys), (pool.value_dim, kind.values)):
             if not kept.takes(width):
                 raise ConfigError(

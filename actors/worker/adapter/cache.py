@@ -1,14 +1,15 @@
 """The cache that a model is given: keys and values go to who computes the forward pass, states stay for its length.
 
 It is a transformers' Cache with layers of the kinds that the model would have made itself, so that models find all
-that they ask of one. A layer of attention has no memory of its own here; one of convolutions or linear attention keeps
-transformers' own class, which is filled before a forward pass and read behind it (states.py).
+that they ask of one. A layer of attention has no memory of its own here, whatever it keeps of tokens; one of
+convolutions or linear attention keeps transformers' own class, which is filled before a forward pass and read behind it
+(states.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
@@ -34,6 +35,14 @@ class KeysValues(Protocol):
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store those of the new tokens; what the layer shall go on with."""
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """Who has room for more of a token than keys and values."""
+
+    def keep(self, layer: int, name: str, new: Tensor) -> Tensor:
+        """Store what a layer keeps of the new tokens under this name, [1, tokens, width]; that of all of its row."""
 
 
 class PagedLayer(CacheLayerMixin):
@@ -64,6 +73,15 @@ class PagedLayer(CacheLayerMixin):
         return -1
 
 
+class PagedIndexedLayer(PagedLayer):
+    """A layer whose queries see the tokens that an indexer chooses, by keys of its own."""
+
+    def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
+        if not isinstance(self.whose, Keeper):
+            raise Unfit("keeps keys of an indexer beside those of attention")
+        return self.whose.keep(self.index, "indexer", indexer_key_states)
+
+
 class PagedHybridLayer(LinearAttentionLayer, PagedLayer):  # type: ignore[override]
     """A layer of attention that has states beside it."""
 
@@ -89,7 +107,7 @@ class Caches:
     @property
     def stateful(self) -> bool:
         """Is there anything but keys and values?"""
-        return any(maker is not PagedLayer for maker in self.makers)
+        return any(maker not in (PagedLayer, PagedIndexedLayer) for maker in self.makers)
 
     def make(self, whose: KeysValues) -> Cache:
         """A cache for one forward pass, or for all if there are no states."""
@@ -127,8 +145,8 @@ def _own_layers(config: PreTrainedConfig) -> list[Any]:
 
 
 def _maker(layer: Any) -> Maker:
-    if isinstance(layer, DynamicIndexedLayer):
-        raise Unfit("keeps keys of an indexer beside those of attention")
+    if type(layer) is DynamicIndexedLayer:
+        return PagedIndexedLayer
     attends = isinstance(layer, CacheLayerMixin)
     if isinstance(layer, LinearAttentionCacheLayerMixin):
         count = len(layer.has_previous_state) if isinstance(layer.has_previous_state, dict) else 1

@@ -42,7 +42,7 @@ def facts(config: Config, info: ModelInfo) -> AdaptedFacts:
             weights -= int(source.quantised * (dtype.itemsize - method.bytes_per_weight))
     known = {
         "parameters": sum(parameter.numel() for parameter in whole.parameters()),
-        "layers": sum(layer is not None and layer.source is None for layer in traits.kv.layers),
+        "layers": sum(layer is not None and layer.source is None for layer in traits.kv.layers) - len(traits.beside),
         "way": f"layers of transformers, {describe(traits, found.verdict.tier)}",
         "dtype": (name if method is NONE else f"{method.name} and {name}")
         + (f" (of {kept.stored.name})" if kept.stored is not None else ""),

@@ -220,6 +220,8 @@ class Maker:
         kind = type(module).__name__
         if _is_linear(module):
             linear: Any = module
+            if linear.weight.dtype.itemsize > self.dtype.itemsize:  # the model multiplies it so, whatever the rest is
+                return None
             return self._linear(linear.weight, linear.bias, self.scales.get(linear))
         if kind == "Conv1D" and hasattr(module, "nf"):
             transposed: Any = module

@@ -170,7 +170,7 @@ class AdaptedModel:
         own = [span._replace(first=number * size) for number, span in enumerate(group)]
         step: AdaptedStep
         if self.tier is Tier.SINGLE:
-            step = GatheredStep(kv, slots[tokens], own[0])
+            step = GatheredStep(self.traits, kv, slots[tokens], own[0])
         else:
             step = PagedStep(self.traits, kv, slots[tokens], StepAttention(kv, own, self.kv.layers))
         step.past = min(span.position for span in group)

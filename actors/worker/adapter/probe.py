@@ -49,6 +49,7 @@ class Traits(NamedTuple):
     kv: KVSpec
     asked: tuple[AttentionCall, ...]
     gathered: frozenset[int]  # layers of the cache that go on with contexts
+    beside: dict[tuple[int, str], int]  # layers of the KVSpec that have what one of the cache keeps under a name
     paged: bool  # all attention goes by our function; else transformers' own has to be used
     reason: str  # why not
     positions: bool  # they can be given with the tokens
@@ -68,6 +69,7 @@ class Recorder:
     def __init__(self) -> None:
         self.shapes: dict[int, tuple[int, int, int]] = {}
         self.given: dict[int, tuple[Tensor, Tensor]] = {}
+        self.beside: dict[tuple[int, str], int] = {}  # widths
         self.latest = -1
         self.calls: list[tuple[Call, int, bool]] = []
 
@@ -82,6 +84,11 @@ class Recorder:
         self.given[layer] = keys, values
         self.latest = layer
         return keys, values
+
+    def keep(self, layer: int, name: str, new: Tensor) -> Tensor:
+        """See cache.py:Keeper."""
+        self.beside[layer, name] = new.shape[2]
+        return new
 
     def attend(self, call: Call) -> Tensor:
         queries, values = call.queries, call.values
@@ -118,10 +125,12 @@ def _paged(passes: Passes, caches: Caches, length: int) -> Traits:
         use_attention(model, own)
     if silent := sorted(recorder.shapes.keys() - {source for _, source, _ in recorder.calls}):
         raise Unfit(f"attends by itself in layer {silent[0]}")
+    if recorder.beside:
+        raise Unfit("keeps more of tokens than keys and values")
     attentions, asked = _describe(recorder, length)
     kv = KVSpec(layers=tuple(attentions), states=tuple(states))
     gathered = frozenset(one.source for one in asked if one.gathered)
-    return Traits(kv, tuple(asked), gathered, True, "", passes.positions, caches)
+    return Traits(kv, tuple(asked), gathered, {}, True, "", passes.positions, caches)
 
 
 def _unpaged(passes: Passes, caches: Caches, reason: str) -> Traits:
@@ -137,8 +146,14 @@ def _unpaged(passes: Passes, caches: Caches, reason: str) -> Traits:
         else LayerAttention(heads=shape[0], kv_heads=shape[0], key_dim=shape[1], value_dim=shape[2], scale=1.0)
         for index in range(count)
     ]
-    kv = KVSpec(layers=tuple(layers), states=tuple(states))
-    return Traits(kv, (), frozenset(), False, reason, passes.positions, caches)
+    beside = {place: count + number for number, place in enumerate(recorder.beside)}
+    kv = KVSpec(layers=(*layers, *map(_kept_alone, recorder.beside.values())), states=tuple(states))
+    return Traits(kv, (), frozenset(), beside, False, reason, passes.positions, caches)
+
+
+def _kept_alone(width: int) -> LayerAttention:
+    """What is kept of tokens, and not attended to: nothing of it is kept twice."""
+    return LayerAttention(heads=1, kv_heads=1, key_dim=width, value_dim=width, scale=1.0, values_in_keys=True)
 
 
 def run_probe(passes: Passes, caches: Caches, recorder: Recorder) -> list[StateSpec]:

@@ -136,15 +136,26 @@ class PagedStep(AdaptedStep):
 class GatheredStep(AdaptedStep):
     """Attention is the model's own, of one row."""
 
-    def __init__(self, kv: PagedKV, slots: Tensor, span: Span) -> None:
+    def __init__(self, traits: Traits, kv: PagedKV, slots: Tensor, span: Span) -> None:
         super().__init__(kv, slots)
-        self.span = span
+        self.traits, self.span = traits, span
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self.write(layer, keys, values)
-        assert isinstance(self.kv, PagedKV)
-        ((own_keys, own_values),) = contexts(self.kv, [self.span], self.kv.spec.layers, layer)
+        own_keys, own_values = self._all(layer)
         return own_keys[None], own_values[None]
+
+    def keep(self, layer: int, name: str, new: Tensor) -> Tensor:
+        """See cache.py:Keeper."""
+        place = self.traits.beside[layer, name]
+        self.write(place, new[:, None], new[:, None])
+        return self._all(place)[0]
+
+    def _all(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Of all tokens of the row, those of this step included."""
+        assert isinstance(self.kv, PagedKV)
+        (own,) = contexts(self.kv, [self.span], self.kv.spec.layers, layer)
+        return own
 
 
 def in_order(traits: Traits) -> bool:

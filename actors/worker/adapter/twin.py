@@ -51,7 +51,8 @@ SMALL = (
     | _same("q_lora_rank", 24)
     | _same("kv_lora_rank o_lora_rank d_rel hc_lowrank gated_norm_rank laurel_rank", 16)
     | _same("hidden_size_per_layer_input ple_embed_dim", 16)
-    | _same("index_n_heads linear_num_key_heads n_groups mamba_n_groups o_groups n_mamba_heads", 2)
+    | _same("linear_num_key_heads n_groups mamba_n_groups o_groups n_mamba_heads", 2)
+    | _same("index_n_heads", 16)  # of a few most keys' scores would be 0, and which is chosen no matter of the model
     | _same("linear_num_value_heads", HEADS)
     | _same("mamba_n_heads mamba_num_heads", 8)
     | _same("mamba_d_state state_size ssm_state_size", 8)

@@ -106,6 +106,17 @@ def test_a_latent_is_kept_as_it_is_and_sinks_are_seen() -> None:
     assert all(shape[6] for shape in shapes(sinks.kv)) and {shape[4] for shape in shapes(sinks.kv)} == {8, None}
 
 
+def test_keys_of_an_indexer_are_kept_once_and_beside_those_of_attention() -> None:
+    """Only by layers that choose by them."""
+    model = made("hy_v4")
+    traits = probe(model, 512)
+    kinds = model.config.indexer_types
+    choosing = [(layer, "indexer") for layer, kind in enumerate(kinds) if kind == "full"]
+    assert set(kinds) == {"full", "shared"} and not traits.paged
+    assert traits.beside == {place: len(kinds) + number for number, place in enumerate(choosing)}
+    assert traits.kv.block_bytes(1, 1) == (16 + 8) * len(kinds) + 16 * len(choosing)
+
+
 def test_layers_that_read_the_keys_of_others_keep_none() -> None:
     kv = probe(made("gemma3n_text"), 512).kv
     readers = [layer for layer in kv.layers if layer is not None and layer.source is not None]
@@ -124,6 +135,7 @@ def test_layers_that_read_the_keys_of_others_keep_none() -> None:
         ("mamba2", Tier.ROWS),
         ("mamba", Tier.TOKENS),
         ("gptj", Tier.SINGLE),
+        ("axk2", Tier.SINGLE),
     ],
 )
 def test_the_first_right_way_is_taken(name: str, tier: Tier) -> None:
@@ -212,9 +224,9 @@ def test_the_answers_are_those_of_our_own_layers(checkpoints: Checkpoints) -> No
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("name", ["qwen3", "diffllama", "gptj"])
+@pytest.mark.parametrize("name", ["qwen3", "diffllama", "gptj", "hy_v4"])
 def test_drafts_of_ngrams_change_no_token(name: str, tmp_path: Path) -> None:
-    """In flat batches, with gathered contexts, and one row at a time."""
+    """In flat batches, with gathered contexts, and one row at a time, also where an indexer chooses what it sees."""
     model = made(name)
     model.save_pretrained(tmp_path)
     config = config_for(tmp_path, **BY_TRANSFORMERS, skip_tokenizer_init=True)
@@ -246,6 +258,14 @@ def test_sizes_of_weights_and_memory(checkpoints: Checkpoints) -> None:
     assert kv.block_bytes(32, dtype.itemsize) == native.kv.block_bytes(32, native.dtype.itemsize)
     size = sum(tensor.stat().st_size for tensor in checkpoints("qwen3").glob("*.safetensors"))
     assert known["weights_bytes"] == 4 * known["parameters"] and abs(known["weights_bytes"] - size) < 8192
+
+
+def test_what_is_kept_beside_keys_is_no_layer(tmp_path: Path) -> None:
+    model = made("hy_v4")
+    model.save_pretrained(tmp_path)
+    config = config_for(tmp_path, **BY_TRANSFORMERS, skip_tokenizer_init=True)
+    known, *_ = facts(config, resolve_model(config))
+    assert known["layers"] == model.config.num_hidden_layers
 
 
 def test_embeddings_that_make_logits_are_counted_once(checkpoints: Checkpoints) -> None:

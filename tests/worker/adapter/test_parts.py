@@ -1,4 +1,5 @@
-"""Checkpoints of which the text part alone is served, and classes that are not in transformers' table of decoders."""
+"""Checkpoints of which the text part alone is served, parts that are of another type than the rest, and classes that
+are not in transformers' table of decoders."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from safetensors.torch import load_file, save_file
 
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.adapter import verify
+from actorserve.actors.worker.adapter.improve import LinearModule
 from actorserve.actors.worker.adapter.twin import shrink
 from tests.support.models.census import write_tiny
 from tests.support.models.checkpoints import VOCABULARY, write_tokenizer
 
-from .loaded import logits_of
+from .loaded import load, logits_of
 
 WHOLE = {  # the text part's kind: the whole model's, its class, and what the tensors of the other part begin with
     "qwen3_5_text": ("qwen3_5", "Qwen3_5ForConditionalGeneration", "model.visual."),
@@ -57,6 +59,14 @@ def test_the_text_part_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
     save_file({**tensors, "model.other.weight": torch.ones(2)}, whole / "model.safetensors", {"format": "pt"})
     with pytest.raises(ConfigError, match=r"has model\.other\.weight, for which the model has no use"):
         logits_of(whole)
+
+
+def test_what_a_kind_keeps_in_float32_is_multiplied_so(tmp_path: Path) -> None:
+    """What makes logits is, of this one."""
+    write_tiny("hy_v4", tmp_path)
+    model = load(tmp_path, dtype="bfloat16").model
+    assert isinstance(model.lm_head, torch.nn.Linear) and model.lm_head.weight.dtype == torch.float32
+    assert isinstance(model.model.layers[0].self_attn.o_proj, LinearModule)
 
 
 def test_a_class_that_is_not_in_the_table_of_decoders(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicLayer
 
 from actorserve.actors.cli import main
 from actorserve.actors.model.info import resolve_model
@@ -136,10 +137,14 @@ def test_options_that_cannot_be(checkpoints: Checkpoints, options: dict[str, Any
         load(checkpoints("llama"), **options)
 
 
-def test_a_cache_of_its_own_is_refused(tmp_path: Path) -> None:
-    write_tiny("deepseek_v32", tmp_path / "indexed")
-    with pytest.raises(ConfigError, match="DeepseekV32ForCausalLM cannot be served: it keeps keys of an indexer"):
-        load(tmp_path / "indexed")
+class OwnLayer(DynamicLayer):
+    """Of a cache, that is not one of transformers'."""
+
+
+def test_a_cache_of_its_own_is_refused(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DYNAMIC_LAYER_TYPE_MAPPING, "full_attention", OwnLayer)
+    with pytest.raises(ConfigError, match=r"LlamaForCausalLM cannot be served: it keeps a cache of its own \(OwnLayer"):
+        load(checkpoints("llama"))
 
 
 def with_code(source: Path, target: Path, code: str) -> Path:
