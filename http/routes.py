@@ -57,9 +57,13 @@ ADMIN_PATHS = frozenset(route.path for route in ROUTES if route.admin)
 UNBUILT_PATHS = frozenset(route.path for route in ROUTES if not route.handler)
 GENERATING = {route.path: route.generates for route in ROUTES if route.generates is not None}
 ERRORS = {route.path.partition("/{")[0]: route.error for route in ROUTES if route.error is not answers.Error}
+OPENAIS = frozenset(route.path.partition("/{")[0] for route in ROUTES) - ERRORS.keys()
 
 
 def error_of(path: str) -> type:
     """The struct of errors as the clients of this path read them, also below it, where nothing is."""
-    below = (error for known, error in ERRORS.items() if known != "/" and path.startswith(f"{known}/"))
-    return ERRORS.get(path) or next(below, answers.Error)
+    while path not in ERRORS and path not in OPENAIS:
+        path = path.rpartition("/")[0]
+        if path in ("", "/"):
+            return answers.Error
+    return ERRORS.get(path, answers.Error)

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from actorserve.http.app import make_app
 from actorserve.http.openapi.answers import Error
+from actorserve.http.openapi.cohere import CohereError
 from actorserve.http.openapi.dialects import AnthropicError
 from actorserve.http.openapi.error_bodies import BODIES
 from actorserve.http.openapi.tgi import TgiError
@@ -96,7 +97,9 @@ def test_what_generates_streams_and_is_repeatable() -> None:
 def test_whose_errors_are_told() -> None:
     below = ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches")
     assert {error_of(path) for path in below} == {AnthropicError}
-    others = ("/v1/models", "/v1/responses", "/x", "//", "/messages", "/v1/messages2")
+    assert {error_of(path) for path in ("/v1/chat", "/v1/chat/", "/v1/chat/nothing")} == {CohereError}
+    of_openai = ("/v1/chat/completions", "/v1/chat/completions/nothing")  # although they are below Cohere's
+    others = (*of_openai, "/v1/models", "/v1/responses", "/x", "//", "/messages", "/v1/messages2")
     assert {error_of(path) for path in others} == {Error} and error_of("/") is TgiError
     assert {route.error for route in ROUTES} == {Error, *BODIES}
 
