@@ -114,12 +114,12 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
     return PreparedRequest(prompts, params, rendering, wants, made, needs_ids, plugins=names)
 
 
-def with_whole_calls(asked: PreparedRequest) -> PreparedRequest:
-    """The same, with each call of the answer in one event."""
+def as_mistral(asked: PreparedRequest) -> PreparedRequest:
+    """The same, with each call of the answer in one event, and its thinking in its content."""
     make = asked.make_parser
     if make is None:
         return asked
-    wants = replace(asked.wants, whole_calls=True)
+    wants = replace(asked.wants, whole_calls=True, thinking_parts=True)
     return replace(asked, wants=wants, make_parser=lambda opened, key: JoinedCalls(make(opened, key)))
 
 

@@ -26,7 +26,7 @@ from ..generation.fields.sampling import max_tokens_of
 from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Engine, Job
-from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion, with_whole_calls
+from ..generation.prepare import PreparedRequest, as_mistral, ask_chat, ask_chats, ask_completion
 from ..generation.prompts import chat_prompt
 from ..middleware.context import ACCOUNT, CLIENT, LIMITS, NOTED, REQUEST_ID, RequestContext, name_request
 from ..openai.chat import ChatAnswer
@@ -67,7 +67,7 @@ class Generator(Answering):
         await self.want_adapter(request, body.model)
         asked = ask_chat(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         if is_mistrals(request.headers.get("User-Agent", "")):
-            asked = with_whole_calls(asked)
+            asked = as_mistral(asked)
         if body.use_beam_search:
             return await self._beams(request, body, asked, ChatAnswer)
         return await self.answer(request, raw, body, asked, ChatAnswer)
@@ -81,7 +81,7 @@ class Generator(Answering):
         await self.want_adapter(request, body.model)
         asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         if is_mistrals(request.headers.get("User-Agent", "")):
-            asked = with_whole_calls(asked)
+            asked = as_mistral(asked)
         return await self.answer(request, raw, body, asked, ChatAnswer)
 
     async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:

@@ -11,6 +11,7 @@ from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs, prompt_logprobs
 from ..output.answer import EVENTS, Answer, Events, encode, usage
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
+from .mistral import with_thinking_parts
 
 AFTER = b'},"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
 
@@ -64,6 +65,8 @@ class ChatAnswer:
             message["tool_calls"] = calls
         reasoning = turn.reasoning if turn.reasoning and self._answer.wants.reasoning else None
         message |= {"reasoning": reasoning, "reasoning_content": reasoning}
+        if self._answer.wants.thinking_parts:
+            message = with_thinking_parts(message) | {"reasoning": None, "reasoning_content": None}
         body = {"index": choice.index, "message": message, "token_ids": None}
         return {**body, **self._beside(news), **self._ends(choice)}
 
@@ -121,6 +124,8 @@ class ChatAnswer:
             deltas = [{"content": ""}]
         beside, ends = self._beside(news), self._ends(choice) if inside else {"finish_reason": None}
         events = []
+        if self._answer.wants.thinking_parts:
+            deltas = [with_thinking_parts(delta) for delta in deltas]
         for delta in deltas:
             body = {"index": choice.index, "delta": delta, **beside, **ends}
             events.append(self._events.event(choice, encode(body), ended=inside))

@@ -62,6 +62,17 @@ def is_mistrals(user_agent: str) -> bool:
     return user_agent.startswith(USER_AGENT)
 
 
+def with_thinking_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """A message, or a part of one, whose thinking stands in its content, as Mistral's API has it."""
+    thinking = message.get("reasoning_content")
+    made = {name: value for name, value in message.items() if name not in ("reasoning", "reasoning_content")}
+    if thinking:
+        text = made.get("content")
+        parts = [{"type": "thinking", "thinking": [{"type": "text", "text": thinking}]}]
+        made["content"] = [*parts, *([{"type": "text", "text": text}] if text else [])]
+    return made
+
+
 def fim_completion(body: FimRequest) -> FimRequest:
     """The completion that is asked for. ApiError names what cannot be."""
     for name in NOT_OF_FIM:

@@ -101,7 +101,7 @@ class ToolCall(Said):
 
 class AssistantMessage(Said):
     role: str
-    content: str | None
+    content: str | list[dict[str, Any]] | None  # parts with thinking are for Mistral's clients alone
     refusal: None
     reasoning: str | None
     reasoning_content: str | None
@@ -149,7 +149,7 @@ class CallDelta(Said):
 
 class ChatDelta(Said):
     role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | list[dict[str, Any]] | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[CallDelta] | UnsetType = UNSET

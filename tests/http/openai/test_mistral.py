@@ -116,6 +116,35 @@ async def test_all_others_are_told_its_name_once(agent: str) -> None:
     assert len(calls) > 4 and [call["index"] for call in calls if "name" in call["function"]] == [0, 1]
 
 
+THOUGHT = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]
+
+
+@pytest.mark.parametrize("agent", [*AGENTS, "OpenAI/Python 3.5.0"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_mistrals_clients_are_told_thinking_as_a_part_of_the_content(agent: str, stream: bool) -> None:
+    async with serving(reasoning_parser="qwen3") as served:
+        client = await served.client()
+        client.send("POST", PATH, {"messages": HI, "stream": stream}, User_Agent=agent)
+        job = await served.job()
+        rendered(job)
+        for text, finish in (("<think>Hm.</think>", 0), ("Yes.", Finish.STOP)):
+            say(job, 0, text, 1, finish)
+        answer = await client.answer()
+    if stream:
+        told = [event["choices"][0]["delta"] for event in answer.events if event["choices"]]
+        thoughts, said = ([one for one in told if isinstance(one.get("content"), kind)] for kind in (list, str))
+        content = [part for one in thoughts for part in one["content"]] + ["".join(one["content"] for one in said)]
+    else:
+        told = [answer.json["choices"][0]["message"]]
+        content = told[0]["content"]
+    if agent in AGENTS:
+        assert content == [*THOUGHT, "Yes." if stream else {"type": "text", "text": "Yes."}]
+        assert not any(one.get("reasoning_content") for one in told)
+    else:
+        assert content == (["Yes."] if stream else "Yes.")
+        assert any(one.get("reasoning_content") == "Hm." for one in told)
+
+
 @pytest.mark.parametrize("cut", range(0, len(CALLS), 3))
 def test_whoever_goes_on_tells_what_was_not_whole(cut: int) -> None:
     whole = JoinedCalls(make_parser(reasoning=None, tools="hermes", schemas={}, opened=False, named=None))
