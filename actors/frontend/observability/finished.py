@@ -17,7 +17,8 @@ class Times(JobTimes):
     ended: int
 
     def stages(self) -> list[tuple[str, int, int]]:
-        """(name, start, end) of each stage that was begun and ended."""
+        """(name, start, end) of each stage that was begun and ended; of one that repeats an earlier request, what of
+        them came behind its own beginning."""
         points = (
             ("queued", self.arrival, self.render_begun),
             ("rendered", self.render_begun, self.rendered),
@@ -25,7 +26,8 @@ class Times(JobTimes):
             ("prefill", self.scheduled, self.first_token),
             ("decode", self.first_token, self.last_token),
         )
-        return [point for point in points if point[1] and point[2] >= point[1]]
+        own = ((name, max(start, self.began), stop) for name, start, stop in points if start)
+        return [(name, start, stop) for name, start, stop in own if stop >= start]
 
     @property
     def to_first_token(self) -> int:
