@@ -154,7 +154,7 @@ class Settings:
     end_tokens: list[int]
     created: int  # when the server was started, Unix seconds
     has_tokenizer: bool = True
-    idempotency: bool = True
+    idempotency_window_s: float = 300.0  # 0: keys are passed over
     idempotent_request_ids: bool = False
     prefix_cache_per_client: bool = False
     tool_parser: str | None = None

@@ -54,7 +54,7 @@ def _settings(
         model=served.index,
         catalog=catalog,
         has_tokenizer=bool(model.tokenizer_folder),
-        idempotency=config.idempotency_window > 0,
+        idempotency_window_s=config.idempotency_window,
         tool_parser=tools if config.enable_auto_tool_choice else None,
         reasoning_parser=reasoning,
         allowed_origins=tuple(config.allowed_origins),

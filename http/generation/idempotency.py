@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -55,12 +56,13 @@ def check_same(key: Key, kept: Kept | StartRecord) -> None:
 
 
 def begun_in_turns(key: Key, records: Records) -> StartRecord | None:
-    """The response of several turns that a request with this key has begun."""
+    """The response of several turns that a request with this key has begun, unless it is long over."""
     packed = records.get(key.name)
     try:
-        return msgspec.msgpack.decode(packed, type=StartRecord) if packed else None
+        found = msgspec.msgpack.decode(packed, type=StartRecord) if packed else None
     except msgspec.ValidationError:  # an answer of one turn
         return None
+    return None if found is None or 0 < found.until <= time.time() else found
 
 
 @dataclass

@@ -30,6 +30,7 @@ class StartRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-start")
     digest: bytes  # of the request
     seed: int
     created: int
+    until: float = 0.0  # Unix seconds; 0: its end was not seen yet
 
 
 class Background(msgspec.Struct, frozen=True, array_like=True, tag="background"):

@@ -158,7 +158,7 @@ class Answering:
     async def key(self, request: web.Request, raw: bytes, owner: int | None) -> Key | None:
         """The request's key; this frontend handles it. Another's request is given to that one, if nothing of its answer
         was given out."""
-        if not self.settings.idempotency:
+        if not self.settings.idempotency_window_s:
             return None
         key = key_of(
             request.headers,

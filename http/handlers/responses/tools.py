@@ -42,7 +42,8 @@ from ...openai.responses.store import response_id
 from ...openai.responses.stored import History
 from ...transport.json_response import json_response
 from ...transport.resume import Predecessor, record_of
-from ..answering import NO_SLOT, pin, stream_answer
+from ...transport.sse import EventStream
+from ..answering import NO_SLOT, pin
 from ..generate import Generator
 
 
@@ -96,7 +97,9 @@ class ToolResponses:
         try:
             await run.open(start.digest, start.is_known)
             self._note(request, start)
-            return await self._answer(request, asked.body, run, start)
+            answer = await self._answer(request, asked.body, run, start)
+            self._note_end(start)
+            return answer
         except ApiError as error:
             raise renamed(error) from None
         finally:
@@ -176,6 +179,13 @@ class ToolResponses:
         if record is not None and start.before is None:
             record.stream([NO_SLOT], start.seed, start.created, request.get(REPLAYED, False))
 
+    def _note_end(self, start: Start) -> None:
+        """From now on the key's time counts. A frontend that dies before leaves it to who asks again."""
+        found = begun_in_turns(start.key, self._engine) if start.key is not None else None
+        if start.key is not None and found is not None and not found.until:
+            until = time.time() + self._settings.idempotency_window_s
+            self._engine.put(start.key.name, msgspec.msgpack.encode(msgspec.structs.replace(found, until=until)))
+
     async def _answer(
         self, request: web.Request, body: ResponsesRequest, run: ToolRun, start: Start
     ) -> web.StreamResponse:
@@ -185,7 +195,7 @@ class ToolResponses:
                 await asyncio.shield(run.job.done)
                 return json_response(run.ended)
             form = ToolRunFormat(run, start.given)
-            return await stream_answer(request, run.job, form, start.progress, self._settings.keep_alive_s)
+            return await EventStream(request, run.job, form, start.progress, self._settings.keep_alive_s).tell()
         finally:
             task.cancel()
 

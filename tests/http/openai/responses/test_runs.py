@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,7 @@ from actorserve.http.openai.responses.mcp.run import ToolRun
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.responses.stored import History
 from tests.http.fakes import finish_all, rendered, say
-from tests.http.serving import Served, serving
+from tests.http.serving import Answer, Served, serving
 
 
 class Noted:
@@ -127,6 +128,27 @@ async def told_by(served: Served, key: str, first: bool) -> list[str]:
 async def test_messages_have_logprobs_also_where_they_are_made_again() -> None:
     async with serving(tools=Noted(), tool_parser="hermes") as served:
         assert await told_by(served, "a", True) == await told_by(served, "a", False) == ["yes,", " it", " is"]
+
+
+async def test_a_key_is_forgotten_some_time_behind_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of other answers; until then it stands for this request alone."""
+    async with serving(tools=Noted(), tool_parser="hermes", idempotency_window_s=50.0) as served:
+        body = {"input": "hi", "tools": [TOOL]}
+
+        async def ask(body: dict[str, Any], first: bool) -> Answer:
+            client = await served.client()
+            client.send("POST", "/v1/responses", body, Idempotency_Key="a")
+            if first:
+                finish_all(await served.job())
+            return await client.answer()
+
+        begun = await ask(body, True)
+        assert (await ask(body, False)).json["id"] == begun.json["id"]
+        assert (await ask(body | {"input": "oh"}, False)).status == 422
+        later = time.time() + 51
+        monkeypatch.setattr(time, "time", lambda: later)
+        again = await ask(body | {"input": "oh"}, True)
+        assert again.status == 200 and again.json["id"] != begun.json["id"]
 
 
 async def test_tokens_are_those_of_the_same_texts_where_they_are_made_again() -> None:
