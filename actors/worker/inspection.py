@@ -270,7 +270,7 @@ def _memory_on_cpu(
 def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     """As the worker counts them, less what steps need: that is measured at the start."""
     from .gpu.layers.sources import check_rounded_inputs
-    from .gpu.start import check_shape, choose_dtype
+    from .gpu.load import check_shape, choose_dtype
 
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)

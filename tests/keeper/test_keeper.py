@@ -217,7 +217,7 @@ def context_of(keeper: Keeper, file: int, life: int, **options: Any) -> Any:
 def test_a_life_says_since_when_its_memory_is_the_same(keeper: Keeper, file: int) -> None:
     """Of other options, or with more than blocks, it begins anew; who sleeps gives it back."""
     pytest.importorskip("triton")
-    from actorserve.actors.worker.gpu.kept import KeptOnDevice, held_bytes
+    from actorserve.actors.worker.kept_memory.on_gpu import KeptOnDevice, held_bytes
 
     first = context_of(keeper, file, 3)
     assert not held_bytes(first)
@@ -250,7 +250,7 @@ def test_memory_that_cannot_be_mapped_is_free_for_torch(
 ) -> None:
     """Be it new, or an earlier life's; nothing of it stays mapped here."""
     pytest.importorskip("triton")
-    from actorserve.actors.worker.gpu.kept import KeptOnDevice
+    from actorserve.actors.worker.kept_memory.on_gpu import KeptOnDevice
 
     if found:
         assert KeptOnDevice(context_of(keeper, file, 3), DEVICE, True, "what").begin(7, SIZE)
@@ -274,7 +274,7 @@ def test_without_a_keeper_memory_goes_with_its_process(
     keeper: Keeper, file: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("triton")
-    from actorserve.actors.worker.gpu.kept import KeptOnDevice, held_bytes
+    from actorserve.actors.worker.kept_memory.on_gpu import KeptOnDevice, held_bytes
 
     context = context_of(keeper, file, 3)
     with wire.listen_here() as nobody:

@@ -25,8 +25,8 @@ from ..adapter.model import Spans
 from ..gpu.executor import GpuBatch, GpuModel
 from ..gpu.layers.scratch import attention_of
 from ..gpu.layers.varied_layers import make_model
+from ..gpu.load import check_shape, choose_dtype
 from ..gpu.memory import make_pools
-from ..gpu.start import check_shape, choose_dtype
 from ..models.sharding import Alone, Read, shard
 from ..transfer import to_device
 from .kv import DeviceKV

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from actorserve.kernels.pages import LARGEST_GROUP, LARGEST_HEAD
 from actorserve.kernels.triton.drafts import Lookup
 
-from ...model.architecture import Architecture
-from ...model.checks.drafts import draft_refused, find_draft_model, find_head
-from ...model.config_json import find_architecture
-from ...model.gguf.folder import is_gguf
-from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
-from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
-from ...model.memory.machine import architecture_on_gpu, check_layers_on_gpu, check_quantization, usable_cores
+from ...model.memory.machine import usable_cores
 from ...options.config import Config, ConfigError
-from ...options.objects.speculative import (
-    DraftModelOptions,
-    HeadOptions,
-    NgramOptions,
-    count_drafts,
-    read_speculative,
-)
+from ...options.objects.speculative import NgramOptions, count_drafts, read_speculative
 from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..cpu.prompt_embeds import RowEmbeds
 from ..kept_memory.device import needed
-from ..models.weights import dtype_on_gpu, open_head, open_weights
+from ..kept_memory.on_gpu import KeptOnDevice, held_bytes, is_plain
 from ..start.libraries import settle_libraries
-from ..start.shared import engines_beside, join_group, request_readers, threads_of, warn_unused_memory
+from ..start.shared import engines_beside, join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
-from ..torch_import import import_rest
 from .actor import GpuWorkerActor
 from .buffers import Sizes
 from .compilations import (
@@ -51,25 +35,18 @@ from .compilations import (
 from .drafts.ahead import CachedDraftingRunner
 from .drafts.blocks import BlockDrafter, BlockDraftingRunner
 from .drafts.draft_model import ModelDraftingRunner
-from .drafts.medusa import MedusaDraftingRunner, MedusaHead, load_heads
+from .drafts.medusa import MedusaDraftingRunner
 from .drafts.recurrent import RecurrentDraftingRunner, RecurrentHead
 from .drafts.speculation import DraftingRunner
 from .executor import GpuModel
 from .graphs import CaptureError, capture_sizes, mixed_sizes
-from .kept import KeptOnDevice, held_bytes, is_plain
-from .layers.fused import FUSED
-from .layers.moe import check_experts
-from .layers.scratch import attention_of
-from .layers.sources import check_rounded_inputs, few_bits
-from .layers.varied_layers import make_model
-from .lora.sites import GpuLoraSites
-from .lora.start import make_sites, start_adapters
+from .load import Drafter, load_all
+from .lora.start import start_adapters
 from .memory import (
     OF_CAPTURE,
     RESERVE,
     await_freed_memory,
     blocks_in,
-    check_block_size,
     check_given_bytes,
     device_memory,
     graph_bytes,
@@ -90,11 +67,6 @@ from .runner import GpuRunner
 if TYPE_CHECKING:
     from ..vision.rows import VisionRows
 
-log = logging.getLogger("worker")
-ANY = "(--device cpu takes any)"
-
-Drafter = GpuModel | list[MedusaHead] | RecurrentHead | BlockDrafter  # what makes drafts beside the model
-
 
 def start(context: Context) -> GpuWorkerActor:
     """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
@@ -111,7 +83,7 @@ def start(context: Context) -> GpuWorkerActor:
             await_freed_memory(context.config, device, held_bytes(context))
             group = join_group(context, device)
             context.phase_ends(StartPhase.GROUP)
-            model, draft, vision = _load_all(context, device, group)
+            model, draft, vision = load_all(context, device, group)
             runner = make_runner(context, model, draft, vision)
             blocks, plan = _give_memory(context, runner, group)
             context.phase_ends(StartPhase.KV_MEMORY)
@@ -129,24 +101,6 @@ def start(context: Context) -> GpuWorkerActor:
     actor = GpuWorkerActor(context, runner, blocks, layout, tokens, adapters)
     actor.vision = vision
     return actor
-
-
-def _load_all(
-    context: Context, device: torch.device, group: TensorParallelGroup | None
-) -> tuple[GpuModel, Drafter | None, VisionRows | None]:
-    """The model, what makes drafts beside it, and what sees pictures for it."""
-    begun = time.perf_counter()
-    torch.set_num_threads(threads_of(context))  # what a checkpoint has in few bits is put in order on the host
-    model = _load(context.config, context.model, device, group, make_sites(context.config, device))
-    draft = _load_draft(context, device) or _load_head(context, model)
-    vision = _load_vision(context, model)
-    context.phase_ends(StartPhase.WEIGHTS)
-    dtype, seconds = str(model.dtype).removeprefix("torch."), time.perf_counter() - begun
-    context.log.info(
-        "%s in %s loaded onto %s in %.1f s",
-        *(context.model.architecture, dtype, torch.cuda.get_device_name(device), seconds),
-    )
-    return model, draft, vision
 
 
 def _compile(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> None:
@@ -187,101 +141,6 @@ def explained(context: Context, error: RuntimeError, with_weights: bool) -> Conf
 def is_eager(config: Config, model: GpuModel) -> bool:
     """Are steps started kernel by kernel?"""
     return config.enforce_eager or model.eager
-
-
-def check_shape(config: Config, shape: Architecture) -> None:
-    """ConfigError unless the kernels can take this model."""
-    if shape.moe is not None:
-        check_experts(shape.moe)
-    check_layers_on_gpu(shape)
-    if shape.latent is not None and config.kv_cache_dtype == "fp8":
-        raise ConfigError("--kv-cache-dtype fp8: the model keeps latents (MLA), in the type that it computes in: auto")
-    check_block_size(config)
-    layer = attention_of(shape)
-    for width in (layer.key_dim, layer.value_dim):
-        if width % 16 or width > LARGEST_HEAD:
-            raise ConfigError(f"model: heads of {width} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD} {ANY}")
-    spec = shape.vision
-    if spec is not None and spec.whole_pictures and any(own is not None and own < spec.span for own in shape.windows):
-        raise ConfigError(
-            f"model: layers see fewer tokens back than the {spec.span} of a picture, which see one another; that is "
-            "computed on a CPU (--device cpu)"
-        )
-    group = layer.heads // layer.kv_heads
-    if group > LARGEST_GROUP:
-        raise ConfigError(f"model: {group} heads share one of keys; on a GPU {LARGEST_GROUP} can {ANY}")
-
-
-def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
-    """That in which the model is computed; ConfigError if its weights cannot be kept as options want them."""
-    check_quantization(config, shape, on_gpu=True)
-    return dtype_on_gpu(config, shape.stored_dtype)
-
-
-def _load(
-    config: Config,
-    info: ModelInfo,
-    device: torch.device,
-    group: TensorParallelGroup | None = None,
-    lora: GpuLoraSites | None = None,
-) -> GpuModel:
-    values = read_json(Path(info.folder) / "config.json")
-    shape = find_architecture(values, config.model_impl, config.quantization)
-    if shape is None:
-        from .adapted.load import load_on_gpu  # with transformers, which takes seconds
-
-        return load_on_gpu(config, info, device)
-    check_shape(config, shape)
-    dtype = choose_dtype(config, shape)
-    check_rounded_inputs(config, dtype, device)
-    shape, stays = architecture_on_gpu(config, shape, is_gguf(info.folder))
-    own, get = open_weights(config, info, shape, group, device)
-    with few_bits(config, info, shape, stays, group, device) as stored:
-        given = dtype, info.max_model_len, device, group, FUSED, config.deterministic, lora, stored
-        return make_model(own, get, *given)
-
-
-def _load_draft(context: Context, device: torch.device) -> GpuModel | None:
-    """The model that makes drafts, if one does; ConfigError if it cannot be had."""
-    given = read_speculative(context.config)
-    if not isinstance(given, DraftModelOptions):
-        return None
-    found = find_draft_model(context.config, context.model)
-    assert found is not None
-    try:
-        return _load(*found, device)
-    except ConfigError as error:
-        raise draft_refused(given, error) from None
-
-
-def _load_head(context: Context, model: GpuModel) -> list[MedusaHead] | RecurrentHead | BlockDrafter | None:
-    """The head that makes drafts, or several that do so together, if any do; ConfigError if it cannot be had."""
-    config, given = context.config, read_speculative(context.config)
-    if not isinstance(given, HeadOptions):
-        return None
-    head = find_head(config, context.model, model.shape)
-    assert head is not None
-    drafts, length = count_drafts(config), context.model.max_model_len
-    if isinstance(head.shape, MedusaShape):
-        return load_heads(head.shape, open_head(head), model, drafts)
-    try:
-        check_shape(config, head.shape)
-        if isinstance(head.shape, BlockShape):
-            return BlockDrafter(head.shape, open_head(head), model, length, drafts)
-        assert isinstance(head.shape, RecurrentShape), "there is no other"
-        return RecurrentHead(head.shape, open_head(head), model, length)
-    except ConfigError as error:
-        raise draft_refused(given, error) from None
-
-
-def _load_vision(context: Context, model: GpuModel) -> VisionRows | None:
-    """The tower is where the model is: its embeddings need not be sent, and a CPU would take seconds for a picture."""
-    if context.model.vision is None:
-        return None
-    import_rest()
-    from ..vision.start import load_vision, media_source  # with transformers, which takes seconds
-
-    return load_vision(context.config, context.model, model.dtype, media_source(context), model.device)
 
 
 def make_runner(

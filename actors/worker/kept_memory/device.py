@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...keeper.driver import Driver, DriverError
-from ...protocol.sockets.keeper_wire import Drop, Find, Kept, Make, ask
+from ...protocol.sockets.keeper_wire import Drop, Find, Make, ask
 from .file import KeptMemory
 
 ALIGNED = 512  # bytes, at which tensors begin
@@ -123,6 +123,3 @@ def tensor_at(pointer: int, size: int, device: torch.device) -> torch.Tensor:
 def _close(fd: int | None) -> None:
     if fd is not None:
         os.close(fd)
-
-
-__all__ = ["DeviceMemory", "DriverError", "Kept", "drop", "needed"]

@@ -23,7 +23,7 @@ from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
 from actorserve.actors.model.lora.adapter import AdapterError, read_adapter  # noqa: E402
 from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
-from actorserve.actors.worker.gpu import start as gpu_start  # noqa: E402
+from actorserve.actors.worker.gpu import load as gpu_load  # noqa: E402
 from actorserve.actors.worker.gpu.layers import scratch  # noqa: E402
 from actorserve.actors.worker.gpu.layers.stored import StoredGpuLinear  # noqa: E402
 from actorserve.actors.worker.gpu.lora.resident import GpuLayout, SlotAdapters  # noqa: E402
@@ -60,7 +60,7 @@ class Scene:
         sites = make_sites(self.config, DEVICE)
         assert sites is not None
         if few_bits is not None:
-            options["model"] = gpu_start._load(self.config, resolve_model(self.config), DEVICE, lora=sites)
+            options["model"] = gpu_load.load_model(self.config, resolve_model(self.config), DEVICE, lora=sites)
         self.runner: GpuRunner = make_gpu_runner(self.config, lora=sites, **options)
         self.maker = make_maker(self.config, resolve_model(self.config), self.runner.model)
         assert self.runner.adapted is not None

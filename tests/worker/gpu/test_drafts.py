@@ -16,7 +16,7 @@ from .test_runner import DEVICE, ROWS, GpuDriver, make_gpu_runner, prompt  # iso
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
-from actorserve.actors.worker.gpu import start as gpu_start
+from actorserve.actors.worker.gpu import load as gpu_load
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.kernels.triton.drafts import Lookup
@@ -70,7 +70,7 @@ def test_a_model_of_few_bits_makes_drafts(checkpoints: Folders, tmp_path: Path) 
     config = config_for(packed, block_size=16)
     exact = config_for(packed, block_size=16, quantization="none")
     wanted = Driver(make_runner(exact, rows=ROWS)).run([Sequence(prompt(70, 1), 6, SAMPLINGS[1])])
-    model, draft = (gpu_start._load(config, resolve_model(config), DEVICE) for _ in range(2))
+    model, draft = (gpu_load.load_model(config, resolve_model(config), DEVICE) for _ in range(2))
     runner = make_gpu_runner(config, graphs=False, lookup=LOOKUP, draft=draft, model=model)
     driver = GpuDriver(runner, drafts=DRAFTS, steady=True, budget=80)
     assert driver.run([Sequence(prompt(70, 1), 6, SAMPLINGS[1])]) == wanted

@@ -25,8 +25,8 @@ from actorserve.actors.worker.gpu.executor import GpuBuilder
 from actorserve.actors.worker.gpu.graphs import StepSize
 from actorserve.actors.worker.gpu.layers.latent import LatentAttention
 from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel, is_plain
+from actorserve.actors.worker.gpu.load import check_shape
 from actorserve.actors.worker.gpu.memory import make_pools, plan_memory, pool_bytes
-from actorserve.actors.worker.gpu.start import check_shape
 from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import open_checkpoint

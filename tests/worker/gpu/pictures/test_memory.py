@@ -18,9 +18,9 @@ from actorserve.actors.model.vision.spec import VisionSpec
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker import inspection
 from actorserve.actors.worker.gpu import memory
+from actorserve.actors.worker.gpu.load import check_shape
 from actorserve.actors.worker.gpu.memory import RESERVE, kv_block_bytes
 from actorserve.actors.worker.gpu.pictures import pictures_bytes
-from actorserve.actors.worker.gpu.start import check_shape
 from actorserve.actors.worker.vision.encoder import BadItem, Embeddings, VisionEncoder
 from actorserve.actors.worker.vision.start import NoMedia
 from tests.support.models.vision.families import checkpoint

@@ -22,8 +22,10 @@ from actorserve.actors.model.shapes import MoeShape
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker import inspection
 from actorserve.actors.worker.gpu import compilations
+from actorserve.actors.worker.gpu import load as gpu_load
 from actorserve.actors.worker.gpu import memory as gpu_memory
 from actorserve.actors.worker.gpu import start as gpu_start
+from actorserve.actors.worker.gpu.load import check_shape, choose_dtype
 from actorserve.actors.worker.gpu.memory import (
     RESERVE,
     await_freed_memory,
@@ -37,7 +39,6 @@ from actorserve.actors.worker.gpu.memory import (
     plan_memory,
     room_for_blocks,
 )
-from actorserve.actors.worker.gpu.start import check_shape, choose_dtype
 from actorserve.actors.worker.start import model as start_model
 from actorserve.actors.worker.start import shared
 from actorserve.actors.worker.start.model import uses_gpu, why_no_gpu
@@ -290,10 +291,10 @@ def test_workers_share_cores_to_load(monkeypatch: pytest.MonkeyPatch, options: d
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr(shared, "usable_cores", lambda: 4)
     monkeypatch.setattr(shared, "engines_beside", lambda context: 1)
-    monkeypatch.setattr(gpu_start, "_load", load)
+    monkeypatch.setattr(gpu_load, "load_model", load)
     context: Any = SimpleNamespace(config=make_config(options), log=logging.Logger("worker"))
     context.model, context.phase_ends = SimpleNamespace(architecture="Some", vision=None), lambda phase: None
-    model, draft, vision = gpu_start._load_all(context, torch.device("cpu"), None)
+    model, draft, vision = gpu_load.load_all(context, torch.device("cpu"), None)
     assert model.dtype == torch.bfloat16 and draft is None and vision is None
 
 

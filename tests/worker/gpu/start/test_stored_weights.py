@@ -22,7 +22,7 @@ from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
 from actorserve.actors.model.memory.machine import weight_bytes  # noqa: E402
 from actorserve.actors.model.sharding import shard_shape  # noqa: E402
 from actorserve.actors.worker.formats.as_stored import CheckpointBits  # noqa: E402
-from actorserve.actors.worker.gpu import start as gpu_start  # noqa: E402
+from actorserve.actors.worker.gpu import load as gpu_load  # noqa: E402
 from actorserve.actors.worker.gpu.buffers import Sizes  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.graphs import mixed_sizes  # noqa: E402
@@ -88,7 +88,7 @@ def never() -> torch.Tensor:
 
 def load(folder: Path, **options: object) -> GpuModel:
     config = config_for(folder, block_size=16, **options)
-    return gpu_start._load(config, resolve_model(config), DEVICE)
+    return gpu_load.load_model(config, resolve_model(config), DEVICE)
 
 
 def answers(model: GpuModel, kind: torch.dtype = torch.float32) -> list[list[int]]:

@@ -130,18 +130,15 @@ QUICK = (
 def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -> None:
     """A CPU stands where the device is; graphs are what `captured` makes of them."""
     cpu = torch.device("cpu")
-    cuda = SimpleNamespace(
-        set_device=lambda device: None,
-        get_device_name=lambda device: "no GPU",
-    )
+    cuda = SimpleNamespace(set_device=lambda device: None)
     stand_in = SimpleNamespace(device=lambda *named: cpu, cuda=cuda, OutOfMemoryError=torch.OutOfMemoryError)
-    stand_in.set_num_threads = torch.set_num_threads
     patch.setattr(gpu_start, "torch", stand_in)
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "graph_pool_handle"):
         patch.setattr(torch.cuda, name, lambda *given: None)
     for name in ("memory_allocated", "max_memory_allocated"):
         patch.setattr(torch.cuda, name, lambda *given: 0)
     patch.setattr(torch.cuda, "mem_get_info", lambda *given: (ROOM, ROOM))
+    patch.setattr(torch.cuda, "get_device_name", lambda *given: "no GPU")
     patch.setattr(torch.cuda, "get_device_capability", lambda *given: (9, 0))
     patch.setattr(gpu_start, "report_late_compilations", lambda context: None)  # it would count other tests' kernels
     patch.setattr(Graphs, "_captured", captured)

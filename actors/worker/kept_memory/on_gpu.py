@@ -9,10 +9,10 @@ import torch
 from ...model.memory.kv_memory import KVMemory
 from ...protocol.sockets.keeper_wire import KEEPER, Weigh, ask
 from ...runtime.process import Context
-from ..kept_memory.device import DeviceMemory, DriverError, drop
-from ..kept_memory.file import KeptMemory, digest_of
 from ..start.shared import speaks_for_all
 from ..tensor_parallel import TensorParallelGroup
+from .device import DeviceMemory, DriverError, drop
+from .file import KeptMemory, digest_of
 
 
 class KeptOnDevice:
