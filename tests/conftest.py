@@ -20,6 +20,7 @@ from tests.support.runs.forks import Forks
 from tests.support.runs.original import take_huge_pages
 from tests.support.runs.sharing import Sharing
 from tests.support.runs.temporary import take_folder
+from tests.support.selection import give_time
 from tests.support.server import Server
 from tests.support.warm import AUTHORITIES, SAME_SUMS
 
@@ -65,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Folders whose files take seconds come last: where several processes share a run, these fill up its end."""
+    give_time(items)
     items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] in SHORT)
 
 

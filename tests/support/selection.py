@@ -9,10 +9,19 @@ from typing import Any
 
 import pytest
 
+SLOW_S = 900  # some take minutes alone; beside busy neighbours other tests' 300 would not do
+
 
 def slow(*values: Any) -> list[Any]:
     """These values of a parameter; a tuple is of several."""
     return [pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.slow) for one in values]
+
+
+def give_time(items: Iterable[pytest.Item]) -> None:
+    """What is slow may take longer than other tests, also where nothing about it says so."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_S))
 
 
 def pairwise(*axes: Iterable[Any], where: Callable[..., bool] = lambda *values: True) -> list[Any]:
