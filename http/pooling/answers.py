@@ -18,6 +18,7 @@ from ..generation.choice import Choice
 from ..generation.job import Job
 from ..output.answer import Answer
 from .packed import Packed
+from .written import Matrix, written
 
 BITS = ("binary", "ubinary")  # types of vectors with one bit a number
 ALL_BITS = 128  # what separates a signed byte from an unsigned one
@@ -42,8 +43,8 @@ def usage(job: Job) -> dict[str, Any]:
     return {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": details}
 
 
-def matrix(choice: Choice) -> tuple[int, int, bytes]:
-    """(rows, columns, float32 of all rows)."""
+def matrix(choice: Choice) -> Matrix:
+    """What was made of its prompt."""
     if choice.pooled is None:
         raise ApiError(500, "What the model has made of this request is lost.")
     return choice.pooled
@@ -68,14 +69,21 @@ async def embeddings(
     return {**head(answer, "embd"), "data": data, "usage": usage(job)}
 
 
-async def _vectors(job: Job, encoding: str | None, packed: Packed, dtype: str | None = None) -> Sequence[Any]:
-    """Of each choice: a list of numbers, or their bytes as text."""
+async def _vectors(
+    job: Job, encoding: str | None, packed: Packed, dtype: str | None = None, by_token: bool = False
+) -> Sequence[Any]:
+    """Of each choice: a list of numbers, or of lists, or their bytes as text."""
     if dtype in BITS:
         made = [bits(choice, dtype) for choice in job.choices]
         return [base64.b64encode(one.tobytes()).decode() if encoding == "base64" else one.tolist() for one in made]
     if encoding == "base64":
         return [base64.b64encode(one).decode() for one in await packed.pack(_floats(job))]
-    return [numbers(choice) for choice in job.choices]
+    return await as_json(job, by_token)
+
+
+async def as_json(job: Job, by_token: bool = False) -> Sequence[Any]:
+    """Of each choice a list of numbers, or one of each token."""
+    return await written(map(matrix, job.choices), by_token)
 
 
 def _floats(job: Job) -> list[bytes]:
@@ -110,13 +118,11 @@ def bits(choice: Choice, dtype: str) -> array[int]:
 
 async def poolings(answer: Answer, job: Job, encoding: str | None, task: str, packed: Packed = PLAIN) -> dict[str, Any]:
     """POST /pooling: what is one of each token is a list of lists."""
-    data = []
-    for choice, made in zip(job.choices, await _vectors(job, encoding, packed), strict=True):
-        vectors = made
-        if task in BY_TOKEN and encoding != "base64":
-            _, columns, _ = matrix(choice)
-            vectors = [made[start : start + columns] for start in range(0, len(made), columns)]
-        data.append({"index": choice.index, "object": "pooling", "data": vectors})
+    made = await _vectors(job, encoding, packed, by_token=task in BY_TOKEN)
+    data = [
+        {"index": choice.index, "object": "pooling", "data": vectors}
+        for choice, vectors in zip(job.choices, made, strict=True)
+    ]
     return {**head(answer, "pool"), "data": data, "usage": usage(job)}
 
 

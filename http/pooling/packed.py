@@ -5,7 +5,6 @@ A frontend has no numpy: what is done to all numbers at once is done to one long
 
 from __future__ import annotations
 
-import asyncio
 import math
 import struct
 import sys
@@ -15,6 +14,8 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
+
+from .turns import Turns
 
 Type = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
 Order = Literal["native", "little", "big"]
@@ -36,15 +37,12 @@ class Packed(NamedTuple):
 
     async def pack(self, vectors: Iterable[bytes]) -> list[bytes]:
         """Of each the numbers, float32 in this machine's order; what a type has no room for is its largest number."""
-        made, since = [], 0
+        made, turns = [], Turns(PIECE)
         for floats in vectors:
             parts = []
             for start in range(0, len(floats), PIECE):
                 parts.append(self._piece(floats[start : start + PIECE]))
-                since += min(PIECE, len(floats) - start)
-                if since >= PIECE:
-                    since = 0
-                    await asyncio.sleep(0)
+                await turns.done(min(PIECE, len(floats) - start))
             made.append(b"".join(parts))
         return made
 

@@ -9,18 +9,11 @@ from actorserve.actors.model.pooling.spec import PoolingSpec
 
 from ..generation.choice import Choice
 from ..generation.job import Job
-from ..pooling.answers import cosine, matrix, numbers
+from ..pooling.answers import cosine, numbers
 from ..pooling.schemas import MAX_INPUTS
 from ..settings import Settings
 
 Object = dict[str, Any]
-
-
-def rows(choice: Choice) -> list[list[float]]:
-    """A vector of each token."""
-    _, columns, _ = matrix(choice)
-    values = numbers(choice)
-    return [values[start : start + columns] for start in range(0, len(values), columns)]
 
 
 def similarities(job: Job) -> list[float]:

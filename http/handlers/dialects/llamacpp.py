@@ -38,7 +38,7 @@ from ...llamacpp.schemas import (
 )
 from ...middleware.context import ACCOUNT, BODY, CLIENT, name_request
 from ...output.answer import Answer
-from ...pooling.answers import numbers
+from ...pooling.answers import as_json
 from ...pooling.prepare import check_generates, pooling_of
 from ...settings import ServedAdapter
 from ...transport.json_response import json_response
@@ -136,7 +136,7 @@ class LlamaApi:
             _, job = await self._pooling.vectors(request, embedding_of(body))
         except ApiError as error:
             raise (error if body.content is None else with_names(error, {"input": "content"})) from None
-        made = [{"index": index, "embedding": [numbers(choice)]} for index, choice in enumerate(job.choices)]
+        made = [{"index": index, "embedding": [vector]} for index, vector in enumerate(await as_json(job))]
         return json_response(made)
 
     # --- the server ----------------------------------------------------------------------------------------------

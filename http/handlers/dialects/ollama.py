@@ -29,7 +29,7 @@ from ...ollama.schemas import (
 )
 from ...openai.schemas import GenerationFields
 from ...output.answer import NDJSON, Answer, encode
-from ...pooling.answers import numbers
+from ...pooling.answers import as_json, numbers
 from ...pooling.prepare import check_generates, pooling_of
 from ...pooling.schemas import EmbeddingRequest
 from ...settings import printable
@@ -142,7 +142,7 @@ class OllamaApi:
         )
         answer, job = await self._pooling.vectors(request, asked)
         told = durations(self._engine.times(job), job)
-        made = [numbers(choice) for choice in job.choices]
+        made = await as_json(job)
         beside = {name: told[name] for name in ("total_duration", "load_duration", "prompt_eval_count")}
         return json_response({"model": answer.model, "embeddings": made, **beside})
 

@@ -19,10 +19,10 @@ from ...generation.job import Job
 from ...generation.prompts import check_tokens
 from ...middleware.context import ACCOUNT, BODY, ERRORS
 from ...openapi.tgi import TgiError
-from ...pooling.answers import numbers
+from ...pooling.answers import as_json
 from ...pooling.prepare import pooling_of, prompt_named
 from ...pooling.schemas import EmbeddingRequest
-from ...tei.answers import predictions, rows, similarities, tokens
+from ...tei.answers import predictions, similarities, tokens
 from ...tei.requests import (
     check_applied,
     compared_of,
@@ -84,13 +84,13 @@ class TeiApi:
         """POST /embed."""
         raw, _ = await self._read(request)
         job = await self._vectors(request, embedding_of(read(TeiEmbedRequest, raw)))
-        return json_response([numbers(choice) for choice in job.choices])
+        return json_response(await as_json(job))
 
     async def embed_all(self, request: web.Request) -> web.Response:
         """POST /embed_all."""
         raw, _ = await self._read(request)
         job = await self._vectors(request, rows_of(read(TeiEmbedAllRequest, raw)), TOKEN_EMBED)
-        return json_response([rows(choice) for choice in job.choices])
+        return json_response(await as_json(job, by_token=True))
 
     async def embed_sparse(self, request: web.Request) -> web.Response:
         """POST /embed_sparse."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from typing import get_args
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.http.pooling.packed import PIECE, Packed, Type
+from actorserve.http.pooling.packed import Packed, Type
 
 TYPES = {
     **{"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16},
@@ -66,20 +65,3 @@ async def test_what_is_no_number_stays_so(kind: Type) -> None:
     assert found[:4].isnan().all() and found[6] == 1
     most = 448.0 if kind == "fp8_e4m3" else float("inf")  # the one type without infinity
     assert found[4:6].tolist() == [most, -most]
-
-
-@pytest.mark.parametrize("pieces", [[4.0], [0.25] * 16])
-async def test_others_have_a_turn_meanwhile(pieces: list[float]) -> None:
-    """In many short vectors as in a long one."""
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    other = asyncio.create_task(count())
-    made = await Packed("fp8_e4m3").pack(bytes(int(PIECE * size)) for size in pieces)
-    other.cancel()
-    assert turns == 4 and sum(map(len, made)) == PIECE
