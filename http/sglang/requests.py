@@ -11,6 +11,7 @@ from ..openai.schemas import Object, TokensRequest
 from ..pooling.schemas import EmbeddingRequest
 from .schemas import (
     INSIDE,
+    MEDIA,
     MOST_NEW_TOKENS,
     NOTHING,
     REFUSED,
@@ -106,7 +107,7 @@ def renamed(error: ApiError, body: SglangGenerateRequest | SglangEncodeRequest) 
     """The error with the names that this API has for fields."""
     prompt = "input_ids" if body.text is None else "text"
     model = "lora_path" if isinstance(body, SglangGenerateRequest) and not body.model and body.lora_path else "model"
-    return with_names(error, NAMES | {"prompt": prompt, "input": prompt, "model": model})
+    return with_names(error, NAMES | {"prompt": prompt, "input": prompt, "messages": prompt, "model": model})
 
 
 def one_of(given: T | list[T] | list[T | None] | None, name: str) -> T | None:
@@ -119,7 +120,8 @@ def one_of(given: T | list[T] | list[T | None] | None, name: str) -> T | None:
 
 
 def _check(body: SglangGenerateRequest | SglangEncodeRequest) -> None:
-    for field in sorted(REFUSED & set(body.__struct_fields__)):
+    refused = REFUSED if isinstance(body, SglangGenerateRequest) else REFUSED | MEDIA
+    for field in sorted(refused & set(body.__struct_fields__)):
         if getattr(body, field) not in (None, False, [], {}, 0):
             raise bad_request(f"{field} is not supported by this server yet.", field)
     if (body.text is None) == (body.input_ids is None):

@@ -69,10 +69,12 @@ class SglangGenerateRequest(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     extra_key: str | list[str] | None = None  # keeps prefixes apart, as a salt does
 
-    input_embeds: Any = None  # known, and refused
-    image_data: Any = None
+    image_data: Any = None  # an address, a file's name or base64, or lists of such (media.py); so are the next two
     video_data: Any = None
     audio_data: Any = None
+    modalities: list[str] | None = None  # which of them there are: what is given says so
+
+    input_embeds: Any = None  # known, and refused
     max_thinking_tokens: Any = None
     return_entropy: Any = None
     return_flat_raw_top_logprobs: Any = None
@@ -90,7 +92,7 @@ class SglangEncodeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     priority: Priority = None
 
-    image_data: Any = None  # known, and refused
+    image_data: Any = None  # known, and refused, as are the next two
     video_data: Any = None
     audio_data: Any = None
 
@@ -122,9 +124,10 @@ class SeparateReasoningRequest(msgspec.Struct):
     reasoning_parser: str | None = None  # that of the server, if left out
 
 
+MEDIA = frozenset({"image_data", "video_data", "audio_data"})  # refused by /encode
 REFUSED = frozenset(
     {
-        *("input_embeds", "image_data", "video_data", "audio_data", "max_thinking_tokens", "return_entropy"),
+        *("input_embeds", "max_thinking_tokens", "return_entropy"),
         *("return_flat_raw_top_logprobs", "return_prompt_token_ids", "return_sampling_mask"),
     }
 )

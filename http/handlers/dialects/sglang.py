@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+import msgspec
 from aiohttp import web
 
 import actorserve
+from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
 from ...errors import ApiError, bad_request
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
 from ...generation.prepare import ask_completion
+from ...media.parts import check_text_size
 from ...middleware.context import CLIENT, GIVEN, name_request
 from ...output.answer import Answer
 from ...pooling.answers import numbers
 from ...pooling.prepare import check_generates, pooling_of
 from ...sglang.answers import SglangAnswer
+from ...sglang.media import media_of
 from ...sglang.requests import completion_of, embedding_of, is_batch, renamed, sampling_of, wants_logprobs
 from ...sglang.schemas import SglangEncodeRequest, SglangGenerateRequest
 from ...transport.json_response import json_response
@@ -25,20 +30,22 @@ from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
+ReadBody = Callable[[web.Request], Awaitable[bytes]]
+
 
 class SglangApi:
     """Its handlers, by the names that the table of routes has for them."""
 
     def __init__(
-        self, generator: Generator, pooling: PoolingApi, read_body: Callable[[web.Request], Awaitable[bytes]]
+        self, generator: Generator, pooling: PoolingApi, read_body: ReadBody, read_conversation: ReadBody
     ) -> None:
         self._generator, self._pooling, self._settings = generator, pooling, generator.settings
         self._engine = generator.engine
-        self._read_body = read_body
+        self._read_body, self._read_conversation = read_body, read_conversation
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """POST /generate."""
-        raw = await self._read_body(request)
+        raw = await self._read_conversation(request)
         check_generates(self._settings)
         body = read(SglangGenerateRequest, raw)
         moves = not wants_logprobs(body)  # each event says all of them again, and nobody has those of another server
@@ -51,6 +58,7 @@ class SglangApi:
             asked = ask_completion(given, self._settings, name_request(request, given.request_id), request[CLIENT])
         except ApiError as error:
             raise renamed(error, body) from None
+        asked = replace(asked, prompts=self._with_media(body, asked.prompts))
         if sampling_of(body).max_new_tokens is None:  # more than the model's length is no error then
             asked.rendering.update(max_tokens=None, cap=given.max_tokens)
 
@@ -61,6 +69,20 @@ class SglangApi:
             return await self._generator.answer(request, raw, given, asked, form)
         except ApiError as error:
             raise renamed(error, body) from None
+
+    def _with_media(self, body: SglangGenerateRequest, prompts: list[Prompt]) -> list[Prompt]:
+        """The prompts with their pictures and sounds, beside which texts have the length of any other's."""
+        rules = self._settings.media
+        if rules is not None:
+            texts = [one.text.encode() for one in prompts if isinstance(one, TextPrompt)]
+            check_text_size(texts, self._settings.max_body_bytes)
+        sources = media_of(body, len(prompts), is_batch(body), rules)
+        return [
+            msgspec.structs.replace(prompt, media=own)
+            if own and isinstance(prompt, TextPrompt | TokenPrompt)
+            else prompt
+            for prompt, own in zip(prompts, sources, strict=True)
+        ]
 
     async def encode(self, request: web.Request) -> web.Response:
         """POST /encode."""

@@ -26,6 +26,7 @@ from ...transport.json_response import json_response
 from ..answering import seeded
 from ..generate import Generator
 
+ReadBody = Callable[[web.Request], Awaitable[bytes]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -35,19 +36,22 @@ class TgiApi:
     def __init__(
         self,
         generator: Generator,
-        read_body: Callable[[web.Request], Awaitable[bytes]],
+        read_body: ReadBody,
+        read_conversation: ReadBody,
         of_sglang: Handler,
         of_tei: Handler,
     ) -> None:
         """`of_sglang` answers /generate for SGLang's bodies, `of_tei` / for a model that pools."""
         self._generator, self._settings = generator, generator.settings
-        self._read_body, self._of_sglang, self._of_tei = read_body, of_sglang, of_tei
+        self._read_body, self._read_conversation = read_body, read_conversation
+        self._of_sglang, self._of_tei = of_sglang, of_tei
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """POST /generate: whole."""
-        request[BODY] = raw = await self._read_body(request)
+        request[BODY] = raw = await self._read_conversation(request)
         if not is_tgi(raw):
             return await self._of_sglang(request)
+        await self._read_body(request)  # which has a limit of its own
         request[ERRORS] = TgiError
         return await self._answer(request, raw, self._body(raw), stream=False)
 

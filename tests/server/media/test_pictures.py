@@ -314,3 +314,23 @@ def test_bad_pictures_are_in_nobodys_way(ask: Ask) -> None:
     assert {one.result().json()["error"]["param"] for one in refused} == {"messages[0].content[0].image_url"}
     assert {prompt_tokens(one.result()) for one in good} == {prompt_tokens(texts[0].result()) + TOKENS + 2}
     assert all(one.result().status_code == 200 for one in texts)
+
+
+def test_sglangs_own_requests_have_pictures(ask: Ask, client: httpx.Client) -> None:
+    """Where the prompt, which its clients make by the model's chat template, has the placeholders."""
+    text = "<|vision_start|><|image_pad|><|vision_end|>What?"
+    given = shown()["image_url"]["url"]
+    body: dict[str, Any] = {"text": text, "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}}
+
+    def count(**fields: Any) -> Any:
+        answer = client.post("/generate", json={**body, **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    alone = count(text="<|vision_start|><|vision_end|>What?")["meta_info"]["prompt_tokens"]
+    assert count(image_data=given)["meta_info"]["prompt_tokens"] == alone + TOKENS
+    assert count(image_data=[given.partition(",")[2]])["meta_info"]["prompt_tokens"] == alone + TOKENS
+    several = count(text=[text, text], image_data=[given, [given]])
+    assert [one["meta_info"]["prompt_tokens"] for one in several] == [alone + TOKENS] * 2
+    missing = client.post("/generate", json={**body, "text": "What?", "image_data": given})
+    assert (missing.status_code, missing.json()["error"]["param"]) == (400, "text")
