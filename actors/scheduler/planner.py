@@ -22,7 +22,7 @@ from .memory.prefix_cache import PrefixCache
 from .planned_step import NewRows, PlannedStep, SteadyPlan, Untold
 from .policy.chunk_size import ChunkSizePolicy
 from .policy.micro_batches import MicroBatches
-from .policy.pictures import EncoderBudget
+from .policy.prompt_chunks import PromptChunks
 from .recovery.adopted_rows import AdoptedRows
 from .sequence import Sequence
 from .waiting import WaitingQueue
@@ -48,8 +48,7 @@ class Planner:
         self.kv = kv
         self.memory = Allocation(batch, pool, waiting, prefix, kv)
         self.adopted = AdoptedRows(batch, waiting, kv, prefix.block_size)
-        self.budget = budget = limits.max_num_batched_tokens
-        self.long_prefill = limits.long_prefill_tokens or budget  # tokens of one prompt in a step
+        self.budget = limits.max_num_batched_tokens
         self.adapters: Adapters | None = None  # without which there are none
         self.loading: Set[int] = frozenset()  # refs whose blocks are being fetched
         self.leaving: Set[int] = frozenset()  # refs that go to another engine
@@ -57,16 +56,12 @@ class Planner:
         self.drafts = 0  # that a row of the next step may have
         self.jumps = 0  # tokens without a choice that a row with a grammar may have
         self.chunk_size = chunk_size.chunk  # tokens of prompts beside so many decoding rows
-        self.encoder: EncoderBudget | None = None
-        if limits.vision is not None:
-            self.encoder = EncoderBudget(limits.max_num_encoder_input_tokens or budget, chunk_size)
+        self.chunks = PromptChunks(limits, batch, waiting, self.memory, self.snapshots, chunk_size)
         self.micro_batches: MicroBatches | None = None
         if limits.stages > 1:
             self.micro_batches = MicroBatches(limits.stages, batch, chunk_size.decoding)
-        self._starved = False  # in the last plan a prompt found no block for its windows
         self._steady: SteadyPlan | None = None
         self._untold = Untold(batch)
-        self._room = budget  # for prompts in this plan, before any was given some
         self._turn = 0  # the row that decodes first where the budget is too small for all
 
     def plan(self) -> PlannedStep | None:
@@ -76,7 +71,7 @@ class Planner:
         """
         if (steady := self._repeated()) is not None:
             return self._again(steady)
-        while (step := self._plan_once()) is None and self._starved and len(self.batch) > 1:
+        while (step := self._plan_once()) is None and self.chunks.starved and len(self.batch) > 1:
             self.memory.preempt(max(self.batch.running(), key=self.waiting.rank))
         return step
 
@@ -100,23 +95,22 @@ class Planner:
         return steady.again()
 
     def _plan_once(self) -> PlannedStep | None:
-        self._starved, memory = False, self.memory
+        memory, chunks = self.memory, self.chunks
         preempted, new = memory.preemptions, NewRows(self._untold.size)
         memory.begin_plan()
         self.adopted.announce(self.adapters, new)
         decode = memory.rows_with_room(self._decode_rows())
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
-        left = self._room = min(self.budget - len(decode), self.chunk_size(self._num_decoding(decode)))
+        left = min(self.budget - len(decode), self.chunk_size(self._num_decoding(decode)))
         kept = self.budget - len(decode) - left  # from prompts, so that the step is short
-        if self.encoder is not None:
-            self.encoder.begin(len(decode), kept)
-        chunk_rows, chunk_counts = self._prefill_chunks(left)
+        chunks.begin(left, len(decode), kept)
+        chunk_rows, chunk_counts = chunks.of_rows(left)
         left -= sum(chunk_counts)
-        while self._budget(left) > 0 and memory.preemptions == preempted and not (self.batch.full or new.is_full):
+        while chunks.left(left) > 0 and memory.preemptions == preempted and not (self.batch.full or new.is_full):
             row = self._start_next(left, new)
             if row is None:
                 break
-            if count := self._chunk(row, left):  # workers take each row of a step for one with tokens
+            if count := chunks.of(row, left):  # workers take each row of a step for one with tokens
                 chunk_rows.append(row)
                 chunk_counts.append(count)
                 left -= count
@@ -130,8 +124,8 @@ class Planner:
             step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
             step.num_draft_tokens[: len(decode)] = self._num_draft_tokens(decode, left)
             step.counts += step.num_draft_tokens
-        if self.encoder is not None:
-            step.encoded, step.looks = self.encoder.planned, self.encoder.looks
+        if (encoder := chunks.encoder) is not None:
+            step.encoded, step.looks = encoder.planned, encoder.looks
             step.looking = [(row, int(self.batch.ticket[row])) for row, *_ in step.looks]
         accounted = self._account(step)
         self._steady = None
@@ -150,9 +144,7 @@ class Planner:
 
     def plan_alone(self, sequence: Sequence) -> PlannedStep | None:
         """A step of this sequence and no other."""
-        self._starved, self._room = False, self.budget
-        if self.encoder is not None:
-            self.encoder.begin(0, 0)
+        self.chunks.begin(self.budget)
         batch, new = self.batch, NewRows()
         self.memory.begin_plan()
         told = sequence.row is not None and self.batch.is_announced[sequence.row]
@@ -171,7 +163,7 @@ class Planner:
             self.memory.grow(sequence)
             if sequence.row is None:
                 return None
-        while not (count := self._chunk(row, self.budget)) and self._starved and len(batch) > 1:
+        while not (count := self.chunks.of(row, self.budget)) and self.chunks.starved and len(batch) > 1:
             self.memory.preempt(
                 max((other for other in batch.running() if other is not sequence), key=self.waiting.rank)
             )
@@ -236,22 +228,13 @@ class Planner:
         decode, prompts = self.batch.due()
         if self.micro_batches is not None:
             decode = self.micro_batches.choose(decode, alone=not (len(prompts) or self.waiting))
-        most = self.budget - self._next_picture(prompts)
+        most = self.budget - self.chunks.next_picture(prompts)
         if len(decode) <= most:
             return decode
         first = int(np.searchsorted(decode, self._turn))
         chosen: Ints = np.roll(decode, -first)[:most]
         self._turn = int(chosen[-1]) + 1 if most else self._turn
         return chosen
-
-    def _next_picture(self, prompts: Ints) -> int:
-        """Tokens with which the oldest of these rows goes on, if no step may cut them: decoding rows leave room."""
-        if self.encoder is None or not len(prompts):
-            return 0
-        oldest = min(map(self.batch.at, prompts.tolist()), key=self.waiting.rank)
-        computed = self.batch.num_computed_tokens[oldest.row]
-        size = next((end - start for start, end in oldest.pictures.whole if start == computed), 0)
-        return size if size <= self.budget else 0
 
     def _num_decoding(self, decode: Ints) -> int:
         """How many rows decode in a step such as this one; of a pipeline some step may have none of them."""
@@ -274,57 +257,10 @@ class Planner:
         num_draft_tokens: Ints = np.clip(left - (np.cumsum(want) - want), 0, want)
         return num_draft_tokens
 
-    def _chunk(self, row: int, budget: int) -> int:
-        """How many tokens a row in prefill computes: what is due and fits, up to where a snapshot is wanted, and as far
-        as its tables of windows come.
-        """
-        batch = self.batch
-        sequence, computed = batch.at(row), int(batch.num_computed_tokens[row])
-        budget = self._budget(budget)
-        if sequence.whole:  # one that is longer than what is left for prompts is the only one of its step
-            due = int(batch.num_known_tokens[row]) - computed
-            return due if budget >= min(due, self._room) else 0
-        due = min(budget, self.long_prefill, int(batch.num_known_tokens[row]) - computed)
-        count = self.snapshots.cut(sequence, computed, due)
-        if sequence.pictures.whole and self.encoder is not None:
-            count = self.encoder.reach(sequence.pictures, computed, count, budget)
-        if count:
-            count = self.memory.reach(row, count)
-            if sequence.pictures.whole:  # of one that has only a part of its room nothing is computed
-                count = max(0, sequence.pictures.before(computed + count) - computed)
-            self._starved |= not count
-        if sequence.pictures.all and self.encoder is not None:
-            progress = sequence.encoded, sequence.looked
-            count, (sequence.encoded, sequence.looked) = self.encoder.cut(
-                sequence.pictures, progress, computed, count, row
-            )
-        if self.encoder is not None:
-            self.encoder.give(count)
-        return count
-
-    def _budget(self, left: int) -> int:
-        """What pictures leave of it."""
-        return left if self.encoder is None else self.encoder.left(left)
-
-    def _prefill_chunks(self, budget: int) -> tuple[list[int], list[int]]:
-        """Rows that are in prefill, oldest first, with how much of each fits into the budget."""
-        _, rows = self.batch.due()
-        rows_by_age = sorted(rows.tolist(), key=lambda row: self.waiting.rank(self.batch.at(row)))
-        chosen: list[int] = []
-        counts: list[int] = []
-        for row in rows_by_age:
-            if budget <= 0:
-                break
-            if count := self._chunk(row, budget):
-                chosen.append(row)
-                counts.append(count)
-                budget -= count
-        return chosen, counts
-
     def _start_next(self, left: int, new: NewRows) -> int | None:
         """Move the first waiting sequence into a row, if it can be; one that cannot be cut, if it fits in."""
         sequence = self._next_waiting()
-        if sequence is None or (sequence.whole and left < min(sequence.num_tokens, self._room)):
+        if sequence is None or not self.chunks.fits(sequence, left):
             return None
         return self._start(sequence, new)
 

@@ -191,7 +191,7 @@ def test_prompts_that_hold_each_others_windows_go_on(monkeypatch: pytest.MonkeyP
     def watch() -> object:
         nonlocal starved
         step = plan()
-        starved += step is None and bench.scheduler.planner._starved
+        starved += step is None and bench.scheduler.planner.chunks.starved
         return step
 
     bench.scheduler.planner._plan_once = watch  # type: ignore[method-assign, assignment]

@@ -12,7 +12,7 @@ import pytest
 from actorserve.actors.cli import main
 from actorserve.actors.protocol.messages import Admit, Cancel, Finish, StepFailed, Stopped, WorkerReady
 from actorserve.actors.scheduler.batch import RunningBatch
-from actorserve.actors.scheduler.planner import Planner
+from actorserve.actors.scheduler.policy.prompt_chunks import PromptChunks
 from actorserve.actors.scheduler.replay.file import Reading, Record, RecordedTurn
 from actorserve.actors.scheduler.replay.replayer import Difference, Replay
 from actorserve.actors.scheduler.scheduler import Scheduler
@@ -90,12 +90,12 @@ def test_ends_are_told_when_they_were(path: Path) -> None:
 
 def test_a_change_of_the_planner_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(path, 1)
-    chunks = Planner._prefill_chunks
+    chunks = PromptChunks.of_rows
 
-    def greedy(planner: Planner, budget: int) -> Any:
-        return chunks(planner, budget - 1)
+    def greedy(own: PromptChunks, left: int) -> Any:
+        return chunks(own, left - 1)
 
-    monkeypatch.setattr(Planner, "_prefill_chunks", greedy)
+    monkeypatch.setattr(PromptChunks, "of_rows", greedy)
     with pytest.raises(Difference, match=r"plan \d+ \(section \d+, turn \d+\) is not the recorded one\n  recorded: st"):
         replayed(path)
 
