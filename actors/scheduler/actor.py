@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from actorserve.shm.kv_map.map import KVMap
-from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.table.table import slot_of
 
 from ..options.objects.speculative import is_by_itself, most_drafts
@@ -20,16 +19,11 @@ from ..protocol.messages import Admit, Advance, Cancel, Finish, Message, StepFai
 from ..protocol.step import StepDone
 from ..protocol.topics.adapters import AdapterRead, AdapterReplaced, LoadAdapter, UnloadAdapter
 from ..protocol.topics.administration import (
-    END,
     Abort,
-    Aborted,
-    CacheReset,
     CallWorkers,
     MethodCalled,
     Parked,
     Pause,
-    Paused,
-    PrefixCacheReset,
     Profile,
     ResetEncoderCache,
     ResetPrefixCache,
@@ -38,12 +32,12 @@ from ..protocol.topics.administration import (
     Unloadable,
     WakeUp,
 )
-from ..protocol.topics.calls import frontend_of_call
 from ..protocol.topics.tiers import BlocksLoaded, Fetched
-from ..runtime.in_flight import GivenUp, is_named, log_debug, request_name
+from ..runtime.in_flight import GivenUp, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.trace_events import EventKind, counts, queues
-from .administration import Administration
+from .administration.engine import EngineAdministration
+from .administration.requests import RequestAdministration
 from .limits import Limits
 from .lora.lanes import AdapterLanes, make_adapters
 from .metrics.gauges import GaugeWriter
@@ -108,7 +102,8 @@ class SchedulerActor(Actor):
             self.scheduler.others_end = self.handover.draining.others_end
         self.scheduler.recover(self._admit, None if self.handover is None else self.handover.recovered())
         members = len(system.workers_of(context.spec.engine))
-        self.administration = Administration(context, self.scheduler, members, self._post_to_workers)
+        self.requests = RequestAdministration(context, self.scheduler, self._post_to_workers)
+        self.administration = EngineAdministration(context, self.scheduler, members, self._post_to_workers)
         lanes = self.handover, self._post_to_workers, lambda: self.administration.has_no_workers
         self.worker = EngineWorker(context, self.scheduler, self.gauges, *lanes)
         self.adapters = AdapterLanes(context, self.scheduler, self._post_to_workers)
@@ -137,22 +132,11 @@ class SchedulerActor(Actor):
             case Stopped():
                 for ref in self._own(message.refs, Stopped):
                     scheduler.end(ref, Finish.STOP_STRING)
-            case ResetPrefixCache():
-                self._reset_prefix_cache(message)
-            case Pause():
-                self._pause(message)
-            case Resume():
-                self.scheduler.pause.set(PauseState.RUNNING)
-                self.context.log.info("steps are planned again")
-                self._tell_paused([message.call, *self.scheduler.pause.take_callers()])
-            case Abort():
-                self._abort(message)
+            case Pause() | Resume() | Abort() | ResetPrefixCache() | ResetEncoderCache():
+                self.requests.handle(message)
             case Sleep() | WakeUp() | Parked() | Unloadable() | CallWorkers() | MethodCalled() | Profile():
                 if self.administration.handle(message):
                     self.worker.sleep()
-            case ResetEncoderCache():
-                self._post_to_workers(message)
-                self.context.post(f"frontend-{message.call >> 32}", CacheReset(message.call))
             case WorkerReady():
                 if not self.administration.is_parked:
                     self.worker.meet(message)
@@ -179,45 +163,6 @@ class SchedulerActor(Actor):
         except GivenUp:
             self.context.log.error("%s is given up: schedulers died on it", request_name(self.context.table, ref))
             self.scheduler.lifecycle.refuse(ref)
-
-    def _reset_prefix_cache(self, message: ResetPrefixCache) -> None:
-        """Done at once, also before the worker is met. If this life ends before the answer is in its lane, the message
-        comes to the next one, which does it again.
-        """
-        dropped = self.scheduler.reset_prefix_cache(message.reset_running_requests)
-        then = "are computed again" if message.reset_running_requests else "go on in their blocks"
-        requests = len(self.scheduler.sequences)
-        self.context.log.info("the prefix cache was reset: %d blocks dropped, %d requests %s", dropped, requests, then)
-        self.context.post(f"frontend-{message.call >> 32}", PrefixCacheReset(message.call))
-
-    def _pause(self, message: Pause) -> None:
-        """Said again after a death, it finds what is done already."""
-        scheduler, mode = self.scheduler, message.mode
-        if mode == "abort":
-            for ref in list(scheduler.sequences):
-                scheduler.end(ref, Finish.ABORT)
-        if message.clear_cache:
-            scheduler.reset_prefix_cache(recompute_running=mode == "keep")
-        self.context.log.info("no more steps are planned (%s): %d requests", mode, len(scheduler.sequences))
-        if mode in ("wait", END):
-            scheduler.pause.drain(message.call, until_told=mode == END)
-        else:
-            scheduler.pause.set(PauseState.PAUSED)
-            self._tell_paused([message.call])
-
-    def _tell_paused(self, calls: list[int]) -> int:
-        for call in calls:
-            self.context.post(f"frontend-{frontend_of_call(call)}", Paused(call))
-        return len(calls)
-
-    def _abort(self, message: Abort) -> None:
-        """End requests by the ids that their clients or answers have."""
-        table, names = self.context.table, message.request_ids
-        refs = [ref for ref in self.scheduler.sequences if message.every or is_named(table, ref, names)]
-        for ref in refs:
-            self.scheduler.end(ref, Finish.ABORT)
-        self.context.log.info("%d sequences were ended by an operator", len(refs))
-        self.context.post(f"frontend-{frontend_of_call(message.call)}", Aborted(message.call, len(refs)))
 
     def do_work(self) -> int:
         """Plan as far ahead as is good, tell detokenizers what moved."""
@@ -260,7 +205,7 @@ class SchedulerActor(Actor):
 
     def _turn_administration(self) -> int:
         drains = self.scheduler.drains
-        paused = self._tell_paused(self.scheduler.pause.drained(self.scheduler.is_drained))
+        paused = self.requests.turn()
         fell_asleep, done = self.administration.turn(self.worker.incarnation > 0)
         if fell_asleep:
             self.worker.sleep()

@@ -27,6 +27,8 @@ from actorserve.shm.table.table import RequestTable, slot_of
 
 from ..protocol.messages import Finish
 from ..protocol.step import JOINED_S, KVLayout, Step, StepDone
+from .administration.pause import PauseControl
+from .administration.sleep import SleepControl
 from .batch import RunningBatch
 from .integrity import check_blocks, check_sequences, check_snapshots
 from .lifecycle import Lifecycle
@@ -37,7 +39,6 @@ from .memory.prefix_cache import PrefixCache
 from .memory.snapshots import Snapshots
 from .memory.windows import WindowTables
 from .metrics.request_stats import RequestStats
-from .pause import PauseControl
 from .planned_step import PlannedStep
 from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
@@ -47,7 +48,6 @@ from .recovery.suspects import Suspects, reached_by
 from .recovery.takeover import Takeover, read_map
 from .results import Results
 from .sequence import Sequence
-from .sleep import SleepControl
 from .tiers.fetches import Fetches
 from .waiting import WaitingQueue
 
@@ -89,9 +89,7 @@ class Scheduler:
         self.planned = 0  # tokens that the worker was given to compute
         self.preemptions = self.queries = self.hits = self.snapshots = 0  # of earlier epochs
         self.prefix_resets = 0
-        self.joins = self._brief = (
-            False  # does the worker tell of brief steps two at a time, and was the last one brief
-        )
+        self.joins = self._brief = False  # does the worker tell of two brief steps at once, and was the last one brief
         self.epoch = 0
         self.jumps = 0  # see WorkerReady
         self.layout = KVLayout()  # of the worker

@@ -1,4 +1,5 @@
-"""What operators ask of an engine, beside what is said of requests: its sleep, its weights, calls of its workers.
+"""What operators ask of an engine, beside what they ask of requests (requests.py): its sleep, its weights, calls of its
+workers.
 
 Of deaths: all that is asked for is stored first (shm/kv_map/sleep.py), and done whenever it is found there. A
 scheduler's successor finds an engine that is to sleep, and lets the workers look; workers look when they start; and an
@@ -22,8 +23,8 @@ from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.weights import WeightsRecord
 
-from ..protocol.messages import Finish, Message
-from ..protocol.topics.administration import (
+from ...protocol.messages import Finish, Message
+from ...protocol.topics.administration import (
     CallMethod,
     CallWorkers,
     LookAtSleep,
@@ -37,15 +38,15 @@ from ..protocol.topics.administration import (
     WakeUp,
     WorkersCalled,
 )
-from ..protocol.topics.calls import frontend_of_call
-from ..runtime.process import Context
-from ..runtime.profiling import change_profile
-from .scheduler import Scheduler
+from ...protocol.topics.calls import frontend_of_call
+from ...runtime.process import Context
+from ...runtime.profiling import change_profile
+from ..scheduler import Scheduler
 
 MOST_CALLS = 64  # of workers at once
 
 
-class Administration:
+class EngineAdministration:
     """Of one scheduler's life."""
 
     def __init__(

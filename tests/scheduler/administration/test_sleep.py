@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from actorserve.actors.scheduler.sleep import SleepControl
+from actorserve.actors.scheduler.administration.sleep import SleepControl
 from actorserve.shm.kv_map.layout import HEADER_BYTES
 from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
 
