@@ -11,7 +11,7 @@ from tests.server.api.test_tool_calls import TOOLS
 from tests.server.dialects.conftest import scripted_server as scripted_server
 from tests.support.server import Server
 from tests.support.streams import pieces as streams
-from tests.support.streams.dialects import ANSWERS, COHERE, DIALECTS, OLLAMA_CHAT, OLLAMA_TEXT
+from tests.support.streams.dialects import ANSWERS, COHERE, COHERE_V1, DIALECTS, OLLAMA_CHAT, OLLAMA_TEXT
 from tests.support.streams.pieces import Pieces, answer_of, post
 
 QUICK = [
@@ -19,6 +19,7 @@ QUICK = [
     "ollama raw",
     "cohere logprobs",
     "cohere tool",
+    "cohere v1",
     "llama.cpp stop",
     "sglang",
     "tgi",
@@ -51,6 +52,13 @@ def test_thinking_and_calls_go_on(scripted_server: Server, path: str, script: st
     kinds: dict[str, dict[str, Any]] = {OLLAMA_CHAT: {"think": True}, COHERE: {"thinking": {"type": "enabled"}}}
     fields = {"model": "tiny", "messages": [{"role": "user", "content": f"<{script}>"}], "tools": TOOLS, **kinds[path]}
     assert seams_of(path, fields, scripted_server, 8) > 2
+
+
+def test_calls_of_coheres_version_1_go_on(scripted_server: Server) -> None:
+    """Its last line has the text and the calls of both servers."""
+    tools = [{"name": "weather", "parameter_definitions": {"city": {"type": "str"}}}]
+    fields = {"model": "tiny", "message": "<two>", "tools": tools}
+    assert seams_of(COHERE_V1, fields, scripted_server, 8) > 2
 
 
 def test_ollama_streams_if_nothing_is_said_of_it(demo_server: Server) -> None:

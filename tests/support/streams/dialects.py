@@ -12,7 +12,7 @@ from .cases import ASKED, CITY, ONCE, TOOL, WARM
 Object = dict[str, Any]
 OLLAMA_CHAT, OLLAMA_TEXT = "/api/chat", "/api/generate"
 COHERE, LLAMA, SGLANG, INVOCATIONS = "/v2/chat", "/completion", "/generate", "/invocations"
-TGI = "/"
+COHERE_V1, TGI = "/v1/chat", "/"
 MESSAGES = ASKED["messages"]
 TIMED = (
     "total_duration",
@@ -35,6 +35,7 @@ DIALECTS: dict[str, tuple[str, Object]] = {
     "cohere chat": (COHERE, {**ASKED, "temperature": 1, "frequency_penalty": 0.7}),
     "cohere logprobs": (COHERE, {**ASKED, "temperature": 1, "logprobs": True}),
     "cohere tool": (COHERE, {**ASKED, "tools": [TOOL], "tool_choice": "REQUIRED", "max_tokens": 80}),
+    "cohere v1": (COHERE_V1, {"message": MESSAGES[-1]["content"], "temperature": 1, "max_tokens": 40}),
     "llama.cpp": (LLAMA, {"prompt": ONCE["prompt"], "n_predict": 40, "temperature": 1.1, "ignore_eos": True}),
     "llama.cpp stop": (LLAMA, {"prompt": ONCE["prompt"], "n_predict": 80, "temperature": 1, "stop": ["ing"],
                                "n_probs": 2, "repeat_penalty": 1.2}),
@@ -86,6 +87,17 @@ def cohere_answer(stream: bytes) -> list[Any]:
         told = event.get("logprobs") or {"token_ids": [], "logprobs": []}
         found[-1][1]["logprobs"] += zip(told["token_ids"], (round(one, 3) for one in told["logprobs"]), strict=True)
     return found
+
+
+def cohere_v1_answer(stream: bytes) -> Object:
+    """Texts and calls joined, and the last line, which says all of it again."""
+    first, *lines, last = [_without(json.loads(line)) for line in stream.splitlines()]
+    text = "".join(line["text"] for line in lines if line["event_type"] == "text-generation")
+    assert text == last["response"]["text"] and last["is_finished"]
+    assert first["event_type"] == "stream-start" and first["generation_id"] == last["response"]["generation_id"]
+    chunks = [line["tool_call_delta"] for line in lines if line["event_type"] == "tool-calls-chunk"]
+    calls = [[one["name"] for one in chunks if "name" in one], "".join(one.get("parameters", "") for one in chunks)]
+    return {"calls": calls, "last": last}
 
 
 def llama_answer(stream: bytes) -> Object:
@@ -144,6 +156,7 @@ ANSWERS: dict[str, Callable[[bytes], Any]] = {
     OLLAMA_CHAT: ollama_answer,
     OLLAMA_TEXT: ollama_answer,
     COHERE: cohere_answer,
+    COHERE_V1: cohere_v1_answer,
     LLAMA: llama_answer,
     SGLANG: sglang_answer,
     TGI: tgi_answer,

@@ -58,4 +58,8 @@ every = {
     for way, base in (("openai", URL), ("hosted_vllm", URL), ("openai/responses", URL), ("anthropic", ROOT))
     for name, step in steps(way, base).items()
 }
+of_cohere = ("chat", "streamed chat", "call", "streamed call", "error")
+for way, base in (("cohere_chat", f"{ROOT}/v2/chat"), ("cohere_chat/v1", f"{ROOT}/v1/chat")):
+    found = steps(way, base)
+    every |= {name: step for name, step in found.items() if name.removeprefix(f"{way} ") in of_cohere}
 told(every, chat=HELLO, call=[OSLO], trip=WEATHER, report=REPORT, error="temperature must be")
