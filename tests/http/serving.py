@@ -33,7 +33,7 @@ SETTINGS = Settings(
 )
 HI = [{"role": "user", "content": "hi"}]
 SEND_BUFFER = 16 << 10
-PATIENCE_S = 10.0  # what a server that is in order never needs
+PATIENCE_S = 30.0  # what a server that is in order never needs
 
 
 class Server(web.Server):

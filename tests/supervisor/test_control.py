@@ -17,7 +17,7 @@ from actorserve.actors.protocol.sockets.control_wire import REQUEST_BYTES
 from actorserve.actors.supervisor.control import socket as module
 from actorserve.actors.supervisor.control.socket import MOST_CLIENTS, CommandRefused, Control
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 class Client:

@@ -30,7 +30,7 @@ READY = re.compile(r"ready at ((?:https?|engine)://\S+)")
 FEW_DESCRIPTORS = os.path.join(os.path.dirname(__file__), "runs", "few_descriptors.py")
 QUEUE = ("--max-num-queued-reqs", "256")  # room for 2,048 is 180 MB that each server would take and give back
 WAIT_S = 60.0
-VANISH_S = 5.0  # what the kernel gets to clear away killed processes on a busy machine
+VANISH_S = 30.0  # what the kernel gets to clear away killed processes on a busy machine
 
 
 class Server:

@@ -20,7 +20,7 @@ from actorserve.http.errors import ApiError
 from tests.http.fakes import FakeEngine, finish_all, rendered, say
 from tests.http.serving import SETTINGS
 
-WAIT_S = 10.0  # what a call that is in order never needs
+WAIT_S = 30.0  # what a call that is in order never needs
 
 
 class OneModel(FakeEngine):

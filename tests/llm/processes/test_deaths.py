@@ -18,7 +18,7 @@ from tests.llm.scripts import actors_of
 PROMPTS = [f"Tell me about number {index}." for index in range(32)]
 PARAMS = [SamplingParams(temperature=0.8, seed=index, max_tokens=80, ignore_eos=True) for index in range(32)]
 ENDLESS = SamplingParams(max_tokens=4000, ignore_eos=True)
-BEGUN_S = 20.0
+BEGUN_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.client import complete, connect, open_socket
 from tests.support.selection import slow
-from tests.support.server import FEW_DESCRIPTORS, Server
+from tests.support.server import FEW_DESCRIPTORS, WAIT_S, Server
 from tests.support.until import until
 
 SERVER_OPTIONS = ("--frontends", "2", "--threads", "1", "--max-restarts", "1000")
@@ -177,7 +177,7 @@ def test_an_answer_that_is_read_late_is_not_lost(server: Server) -> None:
     data = connection.recv(100)
     assert "Paris" in complete(connect(server)) and "Paris" in complete(connect(server))
     kill_frontends(server)
-    connection.settimeout(5.0)
+    connection.settimeout(WAIT_S)
     try:
         while b'"}' not in data[-4:] and (piece := connection.recv(1 << 16)):
             data += piece

@@ -26,7 +26,7 @@ from tests.support.client import http_session
 from tests.support.models.adapters import write_adapters
 from tests.support.plugins import logits_processors
 from tests.support.selection import slow
-from tests.support.server import Server
+from tests.support.server import WAIT_S, Server
 from tests.support.streams.elsewhere import LONG, SECRET, STREAMS, all_answers, complete, post, read
 from tests.support.until import until
 
@@ -361,7 +361,7 @@ def test_strangers_do_not_get_in_and_harm_nobody(engine: Server, proofs: dict[st
     """Neither with a certificate of another authority nor with what is no TLS at all."""
     steward = engine.pids()["steward"]
     host, _, port = engine.base_url.removeprefix("engine://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as own:
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as own:
         own.sendall(b"GET / HTTP/1.1\r\n\r\n")
         while own.recv(4096):
             pass
