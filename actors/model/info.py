@@ -17,7 +17,8 @@ from .forms import as_read, without_gguf
 from .generation import end_tokens, in_file, read_override, sampling_defaults, with_end_of
 from .gguf.folder import SOURCES, check_header
 from .media import changes_of, modalities_of
-from .memory.machine import check_layers_on_gpu, may_have_gpu
+from .memory.dtypes import check_layers_on_gpu
+from .memory.machine import may_have_gpu
 from .mistral.folder import form_of
 from .names import CODE, check_folder, find_folder, use_cache
 from .pooling.choice import pools, read_pooling

@@ -21,18 +21,13 @@ from ..model.config_json import find_architecture, read_architecture
 from ..model.gguf.folder import is_gguf
 from ..model.gguf.gpu_bytes import gpu_bytes
 from ..model.info import ModelInfo, read_json
+from ..model.memory.dtypes import NUMBERS, architecture_on_gpu, float_on_cpu, kv_type_of, kv_type_on_cpu, pooled_on_gpu
 from ..model.memory.kv import KVSpec, KVType
 from ..model.memory.kv_memory import KVMemory
 from ..model.memory.machine import (
-    NUMBERS,
-    architecture_on_gpu,
     available_bytes,
     blocks_in,
-    float_on_cpu,
     kv_memory_room,
-    kv_type_of,
-    kv_type_on_cpu,
-    pooled_on_gpu,
     unused_memory,
     usable_cores,
     weight_bytes,

@@ -9,7 +9,8 @@ from ...options.objects.speculative import OPTION, HeadOptions, LookupOptions, N
 from ...sound.installed import MISSING, can_decode
 from ..config_json import read_architecture, weights_method
 from ..info import ModelInfo, read_json
-from ..memory.machine import NUMBERS, count_blocks, dtype_on_cpu
+from ..memory.dtypes import NUMBERS, dtype_on_cpu
+from ..memory.machine import count_blocks
 from ..pooling.choice import native_values
 from ..pooling.spec import PoolingSpec
 from ..quantization import NONE

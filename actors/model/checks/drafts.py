@@ -25,9 +25,9 @@ from ..heads.blocks import MASK_FILE, read_blocks
 from ..heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
 from ..heads.formats import DraftShape, Shape
 from ..info import ModelInfo, read_json, resolve_model
+from ..memory.dtypes import kv_type_of
 from ..memory.kv import KVSpec, KVType
 from ..memory.kv_memory import check_kept
-from ..memory.machine import kv_type_of
 from ..names import find_folder
 from ..weights.weight_files import check_weights
 

@@ -14,17 +14,8 @@ from ...options.config import Config, ConfigError
 from ...sound.installed import MISSING, can_decode
 from ..architecture import Architecture
 from ..info import ModelInfo, resolve_model, with_tokenizer
-from ..memory.machine import (
-    NUMBERS,
-    Number,
-    available_bytes,
-    blocks_in,
-    dtype_on_cpu,
-    kv_memory_room,
-    kv_type_of,
-    lack_of,
-    weight_bytes,
-)
+from ..memory.dtypes import NUMBERS, Number, dtype_on_cpu, kv_type_of
+from ..memory.machine import available_bytes, blocks_in, kv_memory_room, lack_of, weight_bytes
 from ..pipeline.stages import plan_stages, worker_shapes
 from ..sharding import shard_shape
 from ..tokenizers.tokenizer import find_templates, special_tokens

@@ -21,7 +21,7 @@ from ...model.checks.combinations import check_adapted
 from ...model.config_json import weights_method
 from ...model.formats.stored import StoredWeights
 from ...model.info import ModelInfo, read_json
-from ...model.memory.machine import float_on_cpu
+from ...model.memory.dtypes import float_on_cpu
 from ...model.quantization import NONE, QuantMethod, is_auto
 from ...model.values import Values
 from ...options.config import Config, ConfigError

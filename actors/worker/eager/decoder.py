@@ -19,7 +19,7 @@ from actorserve.kernels.triton.step_inputs import StepInputs
 
 from ...model.architecture import Architecture
 from ...model.info import ModelInfo
-from ...model.memory.machine import architecture_on_gpu
+from ...model.memory.dtypes import architecture_on_gpu
 from ...options.config import Config
 from ..adapter.model import Spans
 from ..gpu.executor import GpuBatch, GpuModel

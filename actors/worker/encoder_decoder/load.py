@@ -18,9 +18,9 @@ from transformers import AutoConfig, PreTrainedModel
 
 from ...model.architecture import Architecture
 from ...model.info import ModelInfo, read_json
+from ...model.memory.dtypes import float_on_cpu, method_at_load
 from ...model.memory.kv import KVSpec
-from ...model.memory.machine import float_on_cpu
-from ...model.quantization import METHODS, NONE, QuantMethod
+from ...model.quantization import NONE, QuantMethod
 from ...model.weights.places import some
 from ...options.config import Config, ConfigError
 from ..adapter.checkpoint.model_class import VERSION, code_of_others
@@ -150,16 +150,10 @@ def types_of(
     stored = str(getattr(found.config, "dtype", None)).removeprefix("torch.")
     if device.type != "cpu":
         return dtype_on_gpu(config, "float32" if stored == "None" else stored), NONE
-    method = METHODS.get(config.quantization, NONE)
-    if method.stored_as is not None:
-        raise ConfigError(f"--quantization {method.name}: the model's weights are not of this format")
+    method = method_at_load(config)
     if method is not NONE and not found.verdict.improved:
         raise ConfigError(f"--quantization {method.name}: {info.architecture} is right with its own products only")
-    if method.computes_in is not None:
-        if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
-            raise ConfigError(f"--quantization {method.name}: {reason}")
-        return getattr(torch, method.computes_in), method
-    return getattr(torch, float_on_cpu(config, stored)), method
+    return getattr(torch, method.computes_in or float_on_cpu(config, stored)), method
 
 
 def _random(config: Config, found: Tried, dtype: torch.dtype) -> PreTrainedModel:

@@ -16,7 +16,7 @@ from ...model.config_json import find_architecture
 from ...model.gguf.folder import is_gguf
 from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
-from ...model.memory.machine import architecture_on_gpu, check_layers_on_gpu, check_quantization
+from ...model.memory.dtypes import architecture_on_gpu, check_layers_on_gpu, check_quantization
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import DraftModelOptions, HeadOptions, count_drafts, read_speculative
 from ...runtime.process import Context

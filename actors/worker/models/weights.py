@@ -20,7 +20,7 @@ from ...model.gguf.folder import gguf_tensors
 from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, HEAD, Kind
-from ...model.memory.machine import dtype_on_cpu, float_on_gpu
+from ...model.memory.dtypes import dtype_on_cpu, float_on_gpu
 from ...model.mistral.names import read_mark, turning_of
 from ...model.pipeline.stages import worker_shapes
 from ...model.rope import long_texts

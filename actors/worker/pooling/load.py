@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from ...model.gguf.folder import gguf_tensors
 from ...model.info import ModelInfo, read_json
-from ...model.memory.machine import float_on_cpu, pooled_on_gpu
+from ...model.memory.dtypes import float_on_cpu, method_at_load, pooled_on_gpu
 from ...model.pooling.published import GTE, class_name, said_as_gte
 from ...model.pooling.spec import PoolingSpec
-from ...model.quantization import METHODS, NONE, QuantMethod
+from ...model.quantization import NONE, QuantMethod
 from ...model.values import Values
 from ...model.weights.places import some
 from ...options.config import Config, ConfigError
@@ -151,14 +151,8 @@ def _types(config: Config, whole: Any, device: torch.device) -> tuple[torch.dtyp
     stored = str(getattr(whole, "dtype", None)).removeprefix("torch.")
     if device.type != "cpu":
         return getattr(torch, pooled_on_gpu(config, stored, str(whole.model_type))), NONE
-    method = METHODS.get(config.quantization, NONE)
-    if method.stored_as is not None:
-        raise ConfigError(f"--quantization {method.name}: the model's weights are not of this format")
-    if method.computes_in is not None:
-        if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
-            raise ConfigError(f"--quantization {method.name}: {reason}")
-        return getattr(torch, method.computes_in), method
-    return getattr(torch, float_on_cpu(config, stored)), method
+    method = method_at_load(config)
+    return getattr(torch, method.computes_in or float_on_cpu(config, stored)), method
 
 
 def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype: torch.dtype) -> PreTrainedModel:

@@ -15,9 +15,9 @@ from ...model.config_json import read_architecture
 from ...model.heads.checkpoints import Head
 from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
+from ...model.memory.dtypes import kv_type_of
 from ...model.memory.kv import KVSpec
 from ...model.memory.kv_memory import spare_blocks
-from ...model.memory.machine import kv_type_of
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import (
     BY_ITSELF,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...model.checks.device import check_device, check_gpu, only_on_cpu
 from ...model.info import ModelInfo, read_json
-from ...model.memory.machine import float_on_gpu
+from ...model.memory.dtypes import float_on_gpu
 from ...options.config import Config, ConfigError
 from ...runtime.process import Context
 from ..torch_import import import_rest

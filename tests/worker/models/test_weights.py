@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.memory import machine
+from actorserve.actors.model.memory import dtypes
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.layers.linear import PackedLinear, PlainLinear
@@ -177,7 +177,7 @@ def test_narrow_weights_are_widened_exactly(copy: Path, stored: torch.dtype, tmp
 def test_the_automatic_type(
     flags: set[str], stored: str, chosen: torch.dtype, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "cpu_flags", lambda: flags)
+    monkeypatch.setattr(dtypes, "cpu_flags", lambda: flags)
     configure(copy, dtype=stored)
     assert load(copy, dtype="auto").dtype is chosen
     assert load(copy, dtype="float16").dtype is torch.float16

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.memory.machine import NUMBERS, weight_bytes
+from actorserve.actors.model.memory.dtypes import NUMBERS
+from actorserve.actors.model.memory.machine import weight_bytes
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.models.weights import load_model

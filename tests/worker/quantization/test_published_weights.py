@@ -19,7 +19,8 @@ from actorserve.actors.model.formats.configs import read_stored_weights
 from actorserve.actors.model.formats.quark import BESIDE
 from actorserve.actors.model.formats.stored import WHOLE, Float4Weight, GptqWeight, ScaledWeight
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.memory.machine import architecture_on_gpu, check_quantization, weight_bytes
+from actorserve.actors.model.memory.dtypes import architecture_on_gpu, check_quantization
+from actorserve.actors.model.memory.machine import weight_bytes
 from actorserve.actors.model.quantization import NONE
 from actorserve.actors.model.values import Values as FileValues
 from actorserve.actors.options.config import Config, ConfigError

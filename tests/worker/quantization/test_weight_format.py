@@ -18,7 +18,8 @@ from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.layers import Kind, LinearSpec, TensorSpec
-from actorserve.actors.model.memory.machine import check_quantization, weight_bytes
+from actorserve.actors.model.memory.dtypes import check_quantization
+from actorserve.actors.model.memory.machine import weight_bytes
 from actorserve.actors.model.quantization import METHODS, QuantMethod
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.inspection import inspect

@@ -9,9 +9,9 @@ import torch
 
 from actorserve.kernels.cpu.pool_memory import Pool
 
+from ....model.memory.dtypes import kv_type_on_cpu
 from ....model.memory.kv import KVSpec, KVType
 from ....model.memory.kv_memory import KVMemory, plan_kv_memory
-from ....model.memory.machine import kv_type_on_cpu
 from ....options.config import Config
 from ....protocol.step import KVLayout
 from ...kept_memory.file import Take, anonymous

@@ -14,7 +14,7 @@ from actorserve.kernels.triton.quantised_kv import supported
 
 from ....model.architecture import Architecture
 from ....model.info import ModelInfo
-from ....model.memory.machine import float_on_gpu
+from ....model.memory.dtypes import float_on_gpu
 from ....model.quantization import METHODS, NONE
 from ....options.config import Config, ConfigError
 from ....options.objects.speculative import count_drafts

@@ -16,8 +16,9 @@ from ..test_runner import DEVICE, ROWS, GpuDriver, load_model, make_gpu_runner, 
 
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import read_json
+from actorserve.actors.model.memory.dtypes import NUMBERS
 from actorserve.actors.model.memory.kv_memory import plan_kv_memory
-from actorserve.actors.model.memory.machine import NUMBERS, weight_bytes
+from actorserve.actors.model.memory.machine import weight_bytes
 from actorserve.actors.model.sharding import shard_shape
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.protocol.request import Sampling

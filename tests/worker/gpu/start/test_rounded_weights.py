@@ -27,7 +27,8 @@ from actorserve.actors.model.config_json import read_architecture  # noqa: E402
 from actorserve.actors.model.gguf.gpu_bytes import BYTES, gpu_bytes  # noqa: E402
 from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
 from actorserve.actors.model.layers import Kind  # noqa: E402
-from actorserve.actors.model.memory.machine import architecture_on_gpu, weight_bytes  # noqa: E402
+from actorserve.actors.model.memory.dtypes import architecture_on_gpu  # noqa: E402
+from actorserve.actors.model.memory.machine import weight_bytes  # noqa: E402
 from actorserve.actors.model.sharding import shard_shape  # noqa: E402
 from actorserve.actors.options.config import ConfigError  # noqa: E402
 from actorserve.actors.worker import inspection  # noqa: E402
