@@ -12,41 +12,58 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from tests.support.warm import run_program
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def said_by(program: str) -> list[dict[str, Any]]:
-    """The findings of a part."""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+class Part:
+    """Runs programs that import a part, each in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "part.py"
+
+    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        self._file.write_text(f"import sys\nsys.path[0] = {str(ROOT)!r}\n{program}")
+        return run_program(self._file, *arguments)
+
+    def said_by(self, program: str) -> list[dict[str, Any]]:
+        """Its findings."""
+        done = self.run(program)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_of_ways_to_launch_only_the_one_that_is_taken_is_wrong_when_it_fails() -> None:
+@pytest.fixture
+def part(tmp_path_factory: pytest.TempPathFactory) -> Part:
+    return Part(tmp_path_factory.mktemp("part"))
+
+
+def test_of_ways_to_launch_only_the_one_that_is_taken_is_wrong_when_it_fails(part: Part) -> None:
     program = (
         "from tools.gpu import ceilings\n"
         "def fails():\n    raise ValueError('too much shared memory')\n"
         "assert list(ceilings.compared('all', {'as it is': [fails], 'wide': [fails], 'narrow': [int]})) == ['narrow']"
     )
-    assert [(one["what"][:13], one["ok"]) for one in said_by(program)] == [
+    assert [(one["what"][:13], one["ok"]) for one in part.said_by(program)] == [
         ("all, as it is", False),
         ("all, wide: Va", None),
     ]
 
 
-def test_graphs_that_cannot_be_had_leave_the_rest_to_be_timed() -> None:
+def test_graphs_that_cannot_be_had_leave_the_rest_to_be_timed(part: Part) -> None:
     program = (
         "from tools.gpu import shapes\n"
         "shapes.torch.cuda.is_available = lambda: True\n"
         "class Runner:\n    def capture(self):\n        raise RuntimeError('an operation that is not permitted')\n"
         "shapes.capture_graphs(Runner(), 'a runner')"
     )
-    (finding,) = said_by(program)
+    (finding,) = part.said_by(program)
     assert finding["ok"] is False and "not permitted" in finding["value"]
 
 
 @pytest.mark.parametrize("starts", [True, False])
-def test_a_server_that_does_not_start_is_measured_without_graphs(starts: bool) -> None:
+def test_a_server_that_does_not_start_is_measured_without_graphs(part: Part, starts: bool) -> None:
     program = (
         "import contextlib\n"
         "from types import SimpleNamespace\n"
@@ -63,7 +80,7 @@ def test_a_server_that_does_not_start_is_measured_without_graphs(starts: bool) -
         "    getattr(serving, name).__name__ = name\n"
         "serving.serve(None)"
     )
-    findings = said_by(program)
+    findings = part.said_by(program)
     labels = {one["what"] for one in findings if one["value"] == 1}
     assert labels == {"Qwen3-0.6B" if starts else "Qwen3-0.6B, --enforce-eager"}
     assert [one["ok"] for one in findings if "from start to end" in one["what"]] == ([] if starts else [False])
@@ -85,7 +102,7 @@ def test_a_part_of_what_is_timed_is_compiled_by_each_process(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_each_token_of_a_shape_has_a_text(tmp_path: Path) -> None:
+def test_each_token_of_a_shape_has_a_text(part: Part, tmp_path: Path) -> None:
     """Of one without a text a stream says nothing, and what is measured of streams would be measured of none."""
     program = (
         "import sys; from pathlib import Path; from tools.gpu.shapes import SHAPES, write_folder\n"
@@ -93,7 +110,7 @@ def test_each_token_of_a_shape_has_a_text(tmp_path: Path) -> None:
         "print(SHAPES['Qwen3-0.6B']['vocab_size'], SHAPES['tiny-words']['vocab_size'])"
     )
     folder = tmp_path / "shape"
-    done = subprocess.run([sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True)
+    done = part.run(program, str(folder))
     assert done.returncode == 0, done.stderr
     own, of_toy = map(int, done.stdout.split())
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -102,7 +119,7 @@ def test_each_token_of_a_shape_has_a_text(tmp_path: Path) -> None:
     assert all(tokenizer.decode([token]).strip() for token in range(demo, own))
 
 
-def test_what_decoding_should_be_launched_as_is_told_also_in_the_middle() -> None:
+def test_what_decoding_should_be_launched_as_is_told_also_in_the_middle(part: Part) -> None:
     """A part that is cut says what it has found."""
     program = (
         "import os, signal\n"
@@ -117,7 +134,7 @@ def test_what_decoding_should_be_launched_as_is_told_also_in_the_middle() -> Non
         "own.compare = compare\n"
         "own.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    done = part.run(program)
     (finding,) = map(json.loads, done.stdout.splitlines())
     assert "over 2 shapes: the entry that should win is 3 stages" in finding["what"] and finding["value"] == 0.5
     assert done.returncode == 1 and done.stderr == "stopped\n"
@@ -147,7 +164,7 @@ def test_models_that_are_computed_step_by_step() -> None:
     assert 0 < off < 1e-5
 
 
-def test_a_long_row_is_timed_in_both_ways() -> None:
+def test_a_long_row_is_timed_in_both_ways(part: Part) -> None:
     """With long rows divided, and as if there were no graphs for that; beside steps in which it is short."""
     program = (
         "from types import SimpleNamespace\n"
@@ -168,5 +185,5 @@ def test_a_long_row_is_timed_in_both_ways() -> None:
         "own.Bench = Bench\n"
         "own.ragged('a model', 6, 100, 1, 1)"
     )
-    costs = [finding["value"] for finding in said_by(program)]
+    costs = [finding["value"] for finding in part.said_by(program)]
     assert costs == [4e6, 1e6, 0.25], "of each of two layers, divided and not, and the share"

@@ -174,7 +174,9 @@ def _become(files: Sequence[int], folder: str, own: Mapping[str, str], program: 
             runpy.run_module("actorserve", run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if end.code and status is not end.code:
+            print(end.code, file=sys.stderr)  # as Python does
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
