@@ -21,14 +21,17 @@ from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.job import Job
 from ..generation.prepare import MAX_SEQUENCES, ask_completion
-from ..middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, name_request
+from ..middleware.context import ACCOUNT, BODY, CLIENT, NOTED, RequestContext, name_request
 from ..openai.schemas import CompletionRequest, GenerativeScoringRequest
 from ..output.answer import Answer, usage
 from ..pooling.prepare import check_generates
+from ..sglang.requests import joined_prompts, scoring_of
+from ..sglang.schemas import SglangScoringRequest
 from ..transport.json_response import json_response
 from .answering import release_behind
 from .generate import Generator
 
+Handler = Callable[[web.Request], Awaitable[web.Response]]
 AT_ONCE = 16  # texts that renderers make tokens of
 NAMES = {"prompt": "items", "logprob_token_ids": "label_token_ids"}
 
@@ -36,30 +39,54 @@ NAMES = {"prompt": "items", "logprob_token_ids": "label_token_ids"}
 class ScoringApi:
     """Its handler."""
 
-    def __init__(self, generator: Generator, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
-        self._generator, self._read_body = generator, read_body
+    def __init__(
+        self, generator: Generator, read_body: Callable[[web.Request], Awaitable[bytes]], of_pairs: Handler
+    ) -> None:
+        """`of_pairs` answers /v1/score where the scores are those of pairs of texts."""
+        self._generator, self._read_body, self._of_pairs = generator, read_body, of_pairs
 
     async def score(self, request: web.Request) -> web.Response:
-        """POST /generative_scoring."""
+        """POST /generative_scoring. A score is that of the first label."""
         raw = await self._read_body(request)
         check_generates(self._generator.settings)
         body = read(GenerativeScoringRequest, raw)
+        model = await self._checked(request, body)
+        try:
+            job, created = await self._scored(request, body, model, await self._prompts(body))
+        except ApiError as error:
+            raise _renamed(error) from None
+        data = [{"index": one.index, "object": "score", "score": _chances(one, body)[0]} for one in job.choices]
+        head = {"id": request[NOTED].answer_id, "object": "list", "created": created, "model": model}
+        return json_response({**head, "data": data, "usage": usage(job)})
+
+    async def either(self, request: web.Request) -> web.Response:
+        """POST /v1/score: of a model that generates as SGLang has it, with a score for each label."""
+        raw = request[BODY] = await self._read_body(request)
+        if not self._generator.settings.generates or b'"label_token_ids"' not in raw:
+            return await self._of_pairs(request)
+        body = scoring_of(read(SglangScoringRequest, raw))
+        model = await self._checked(request, body)
+        try:
+            job, _ = await self._scored(request, body, model, joined_prompts(body))
+        except ApiError as error:
+            raise _renamed(error) from None
+        scores = [_chances(one, body) for one in job.choices]
+        return json_response({"scores": scores, "model": model, "usage": usage(job), "object": "scoring"})
+
+    async def _checked(self, request: web.Request, body: GenerativeScoringRequest) -> str:
+        """The name of its model, whose adapter is there."""
         _check(body)
         model = check_model(body.model, *self._generator.settings.names)
         check_model_of(request.get(ACCOUNT), model)
         await self._generator.engine.want_adapter(body.model)
-        try:
-            job, created = await self._scored(request, body, model)
-        except ApiError as error:
-            raise _renamed(error) from None
-        data = [{"index": one.index, "object": "score", "score": _score(one, body)} for one in job.choices]
-        head = {"id": request[NOTED].answer_id, "object": "list", "created": created, "model": model}
-        return json_response({**head, "data": data, "usage": usage(job)})
+        return model
 
-    async def _scored(self, request: web.Request, body: GenerativeScoringRequest, model: str) -> tuple[Job, int]:
+    async def _scored(
+        self, request: web.Request, body: GenerativeScoringRequest, model: str, prompts: list[str | int | list[int]]
+    ) -> tuple[Job, int]:
         """(the job that has ended, when it was begun); an error names fields of completions."""
         completion = CompletionRequest(
-            prompt=await self._prompts(body),
+            prompt=prompts,
             model=body.model,
             max_tokens=1,
             temperature=0,
@@ -121,13 +148,14 @@ def _renamed(error: ApiError) -> ApiError:
     return ApiError(error.status, error.message.replace(field, own), error.param.replace(field, own, 1), error.code)
 
 
-def _score(choice: Choice, body: GenerativeScoringRequest) -> float:
-    """Of the first label, among the labels or among all tokens."""
+def _chances(choice: Choice, body: GenerativeScoringRequest) -> list[float]:
+    """Of each label, among the labels or among all tokens."""
     if not choice.logprobs:
         raise ApiError(500, "The logprobs of this request are lost.")
     found: dict[int, Any] = {token: logprob for _, token, logprob in choice.logprobs[0].best}
     logprobs = [found[token] for token in body.label_token_ids]
     if body.apply_softmax is False:
-        return math.exp(logprobs[0])
+        return [math.exp(one) for one in logprobs]
     largest = max(logprobs)
-    return math.exp(logprobs[0] - largest) / sum(math.exp(one - largest) for one in logprobs)
+    whole = sum(math.exp(one - largest) for one in logprobs)
+    return [math.exp(one - largest) / whole for one in logprobs]

@@ -23,14 +23,14 @@ POOLING: tuple[Route, ...] = (
         Route(
             "post",
             path,
-            "pooling.score",
+            handler,
             "How near two texts are",
             answers.ScoreList,
             ScoreRequest,
             statuses=ASKS,
             pools=True,
         )
-        for path in ("/score", "/v1/score")
+        for path, handler in (("/score", "pooling.score"), ("/v1/score", "scoring.either"))
     ),
     *(
         Route(

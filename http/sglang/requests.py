@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
-from ..openai.schemas import Object, TokensRequest
+from ..openai.schemas import GenerativeScoringRequest, Object, TokensRequest
 from ..pooling.schemas import EmbeddingRequest
 from .schemas import (
     INSIDE,
@@ -18,6 +18,7 @@ from .schemas import (
     SglangEncodeRequest,
     SglangGenerateRequest,
     SglangSampling,
+    SglangScoringRequest,
 )
 
 T = TypeVar("T")
@@ -101,6 +102,30 @@ def embedding_of(body: SglangEncodeRequest) -> EmbeddingRequest:
     fields = {"input": _prompt(body), "model": body.model, "priority": body.priority, "dimensions": body.dimensions}
     fields["request_id"] = body.rid if isinstance(body.rid, str) else None
     return decode(EmbeddingRequest, encoded({name: value for name, value in fields.items() if value is not None}, None))
+
+
+def scoring_of(body: SglangScoringRequest) -> GenerativeScoringRequest:
+    """What asks for the same of vLLM's path."""
+    if not body.label_token_ids:
+        raise bad_request("label_token_ids must not be empty.", "label_token_ids")
+    items: list[str | list[int]] = [body.items] if isinstance(body.items, str) else body.items
+    if any(isinstance(item, str) != isinstance(body.query, str) for item in items):
+        raise bad_request("items: they and the query must be texts, or all of them token ids.", "items")
+    return GenerativeScoringRequest(
+        query=body.query,
+        items=items,
+        label_token_ids=body.label_token_ids,
+        model=body.model,
+        apply_softmax=bool(body.apply_softmax),
+        item_first=body.item_first,
+    )
+
+
+def joined_prompts(body: GenerativeScoringRequest) -> list[str | int | list[int]]:
+    """Query and item as one text, or as one list of ids."""
+    query: Any = body.query
+    pairs: list[Any] = [(item, query) if body.item_first else (query, item) for item in body.items]
+    return [one + other for one, other in pairs]
 
 
 def renamed(error: ApiError, body: SglangGenerateRequest | SglangEncodeRequest) -> ApiError:

@@ -97,6 +97,17 @@ class SglangEncodeRequest(msgspec.Struct, kw_only=True):
     audio_data: Any = None
 
 
+class SglangScoringRequest(msgspec.Struct, kw_only=True):
+    """POST /v1/score: how likely each label follows a query with each item."""
+
+    query: str | list[int]
+    items: str | list[str | list[int]]
+    label_token_ids: list[int]
+    apply_softmax: bool | None = None  # among the labels; else among all tokens
+    item_first: bool | None = None
+    model: str | None = None
+
+
 class PauseRequest(msgspec.Struct):
     """POST /pause_generation. What runs is ended, computed anew later, or goes on from where it is."""
 

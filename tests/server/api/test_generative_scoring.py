@@ -44,6 +44,29 @@ def logprobs(client: httpx.Client, prompt: list[int]) -> list[float]:
     return [best[f"token_id:{label}"] for label in LABELS]
 
 
+def test_sglangs_scores_are_those_of_all_labels(client: httpx.Client) -> None:
+    """Of query and item as one text."""
+    body = {"query": QUERY, "items": ITEMS, "label_token_ids": LABELS}
+    expected = [logprobs(client, tokens(client, QUERY + item, True)) for item in ITEMS]
+    answer = client.post("/v1/score", json=body)
+    assert answer.status_code == 200 and answer.json()["object"] == "scoring", answer.text
+    for told, one in zip(answer.json()["scores"], expected, strict=True):
+        assert told == pytest.approx([math.exp(logprob) for logprob in one], rel=1e-4)
+    among = client.post("/v1/score", json=body | {"apply_softmax": True, "items": ITEMS[0]}).json()["scores"]
+    assert [sum(one) for one in among] == pytest.approx([1]) and len(among[0]) == len(LABELS)
+    ids = {"query": tokens(client, QUERY, True), "items": [tokens(client, ITEMS[0], False)], "item_first": True}
+    assert len(client.post("/v1/score", json=body | ids).json()["scores"]) == 1
+    for wrong, field in (
+        ({"items": [[1]]}, "items"),
+        ({"label_token_ids": []}, "label_token_ids"),
+        ({"label_token_ids": [1 << 30]}, "label_token_ids"),
+    ):
+        refused = client.post("/v1/score", json=body | wrong)
+        assert refused.status_code == 400 and refused.json()["error"]["param"].startswith(field), refused.text
+    pairs = client.post("/v1/score", json={"text_1": "a", "text_2": "b"})
+    assert pairs.status_code == 400 and "generates text" in pairs.text
+
+
 def test_scores_are_those_of_the_model(client: httpx.Client) -> None:
     query = tokens(client, QUERY, True)
     expected = [logprobs(client, query + tokens(client, item, False)) for item in ITEMS]
