@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 
+from operating import NAMES as OPERATIONS
+
 from actorserve.actors.protocol.kinds import HTTP2, KINDS, RELAY
 
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "exception": signal.SIGUSR1}
@@ -38,7 +40,7 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--lora", type=int, default=0, metavar="COUNT", help="adapters of the packaged model")
     parser.add_argument("--relay", action="store_true", help="half of the clients come by a Unix socket (--uds)")
     parser.add_argument("--http2", action="store_true", help="half of the clients come over HTTP/2 (--http2-port)")
-    parser.add_argument("--sleeps", action="store_true", help="the server sleeps and is woken all the while")
+    parser.add_argument("--operations", nargs="+", default=[], choices=OPERATIONS, help="what is done all the while")
     parser.add_argument("--also", action="append", default=[], metavar="MODEL[,option=value…]", help="as the server's")
     parser.add_argument("--nodes", type=int, default=1, metavar="COUNT", help="machines of a pipeline")
     parser.add_argument("--elsewhere", type=int, default=0, metavar="COUNT", help="engines on other machines")

@@ -66,8 +66,8 @@ def report(tally: Tally, options: argparse.Namespace, leaks: list[str]) -> None:
     )
     if options.relay or options.http2:
         print(f"\nreset with the relay, and not counted as failed: {counts['reset with the relay']}")
-    if options.sleeps:
-        print(f"\nthe server slept and was woken {counts['sleeps']} times")
+    if options.operations:
+        print("\nbeside them, of the operator:", ", ".join(f"{counts[name]} {name}" for name in options.operations))
     gap, fault = max(tally.gaps, default=(0.0, "none"))
     print(f"\nthe longest gap behind the first text of a stream: {gap:.2f} s (the last fault: {fault})")
     for kind in (*options.actors, *options.commands):
