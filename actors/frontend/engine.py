@@ -187,6 +187,9 @@ class FrontendEngine(Engine):
     ) -> tuple[list[int], list[tuple[int, int]] | None]:
         return await self._calls.tokenize_as_rendered(prompt, rendering, offsets, self._model)
 
+    async def pooled_ids(self, prompt: Prompt, field: str, most: int) -> list[int]:
+        return await self._calls.pooled_ids(prompt, field, most, self._model)
+
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         return await self._calls.detokenize(tokens, skip_special, self._model)
 

@@ -52,6 +52,7 @@ class Calls:
         self._ask_renderer, self._ask_schedulers = ask_renderer, ask_schedulers
         self._settled = settled
         self._open: dict[int, asyncio.Future[Message]] = {}
+        self._parts: dict[int, dict[int, list[int]]] = {}  # of an answer, by where they begin
         self._loading: dict[int, str] = {}  # names of adapters, by call
 
     async def tokenize(self, prompt: Prompt, token_strings: bool, model: int = 0) -> tuple[list[int], list[str] | None]:
@@ -70,6 +71,14 @@ class Calls:
         answer = await self._ask(number, Tokenize(number, prompt, offsets=offsets, **cut), self._renderer_of(model))
         assert isinstance(answer, Tokenized)
         return answer.tokens, answer.offsets
+
+    async def pooled_ids(self, prompt: Prompt, field: str, most: int, model: int = 0) -> list[int]:
+        """Those of a prompt of a model that pools. ApiError where there are more than so many."""
+        number = next(self.numbers)
+        asked = Tokenize(number, prompt, field=field, pools=most)
+        answer = await self._ask(number, asked, self._renderer_of(model))
+        assert isinstance(answer, Tokenized)
+        return answer.tokens
 
     async def detokenize(self, tokens: list[int], skip_special: bool = False, model: int = 0) -> str:
         """The ids' text, with or without special tokens."""
@@ -235,7 +244,14 @@ class Calls:
         future = self._open.get(number)
         if future is None or future.done():
             return
+            self._parts.pop(number, None)
         if isinstance(answer, ApiError):
             future.set_exception(answer)
         else:
             future.set_result(answer)
+        if isinstance(answer, Tokenized) and (answer.more or answer.start):
+            parts = self._parts.setdefault(number, {})
+            parts[answer.start] = answer.tokens
+            if answer.more:
+                return
+            answer = Tokenized(number, [token for _, part in sorted(parts.items()) for token in part])

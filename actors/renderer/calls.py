@@ -40,6 +40,9 @@ class Calls:
         """Ids of a prompt as they would be computed, and what they stand for."""
         caller, prompt = caller_of(message.call), message.prompt
         self._prompts.check_form(prompt)
+        if message.pools:
+            self._post_parts(caller, message.call, self._prompts.pooled_tokens(message)[0])
+            return
         text = self._prompts.chat_text(prompt, message.media) if isinstance(prompt, ChatPrompt) else None
         if message.media:
             tokens, _ = self._prompts.media_tokens(prompt, text, message.media)
@@ -53,6 +56,13 @@ class Calls:
         if size + REPLY_ROOM > self._context.outboxes[caller].max_message:
             raise RenderRefused(413, f"The answer with its {len(tokens)} tokens is too long to send.", "prompt")
         self._context.post(caller, Tokenized(message.call, tokens, strings, offsets))
+
+    def _post_parts(self, caller: str, call: int, tokens: list[int]) -> None:
+        """As many at a time as a message has room for. A successor of who dies meanwhile begins anew."""
+        most = (self._context.outboxes[caller].max_message - REPLY_ROOM) // 5
+        for start in range(0, len(tokens), most):
+            part = tokens[start : start + most]
+            self._context.post(caller, Tokenized(call, part, start=start, more=start + most < len(tokens)))
 
     def detokenize(self, message: Detokenize) -> None:
         """The text of ids."""

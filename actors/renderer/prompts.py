@@ -216,9 +216,9 @@ class Prompts:
         except Misplaced as error:
             raise _misplaced(prompt, error) from None
 
-    def pooled_tokens(self, message: Render) -> tuple[list[int], int]:
+    def pooled_tokens(self, message: Render | Tokenize) -> tuple[list[int], int]:
         """The ids of a prompt of which nothing is generated, and where the second of two texts begins."""
-        prompt, longest = message.prompt, self._model.longest_text
+        prompt, longest = message.prompt, self._longest(message)
         keep = longest if message.truncate_prompt_tokens == -1 else message.truncate_prompt_tokens
         if isinstance(prompt, ChatPrompt):
             prompt = TextPrompt(self.chat_text(prompt), prompt.add_special_tokens)
@@ -235,6 +235,10 @@ class Prompts:
         if len(tokens) > longest:
             raise self.too_long(len(tokens), prompt, self._to_blame(prompt, message.field), longest)
         return tokens, second
+
+    def _longest(self, message: Render | Tokenize) -> int:
+        """Tokens that a text may have."""
+        return message.pools if isinstance(message, Tokenize) else self._model.longest_text
 
     def _to_blame(self, prompt: Prompt, field: str) -> str:
         """The field of what is too long: of a pair the first text, where it alone is."""
@@ -266,14 +270,14 @@ class Prompts:
         return [pictures[0].token] * pictures[0].count, pictures
 
     def _encode_pooled(
-        self, prompt: TextPrompt | PairPrompt, keep: int | None, message: Render
+        self, prompt: TextPrompt | PairPrompt, keep: int | None, message: Render | Tokenize
     ) -> tuple[list[int], int]:
         pooling = self._model.pooling
         if pooling is not None and pooling.lower_case:
             prompt = lowered(prompt)
         if pooling is not None and pooling.dual is not None and pooling.dual.without_punctuation:
             prompt = without_punctuation(prompt)
-        longest = self._model.longest_text
+        longest = self._longest(message)
         if keep is not None:
             try:
                 return self._pooled.encode_cut(prompt, keep, message.keep_first)

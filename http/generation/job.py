@@ -304,6 +304,9 @@ class Engine(Records, Protocol):
     ) -> Awaitable[tuple[list[int], list[tuple[int, int]] | None]]:
         """The ids that a request with this rendering would have, and where each begins and ends in its text."""
 
+    def pooled_ids(self, prompt: Prompt, field: str, most: int) -> Awaitable[list[int]]:
+        """Those of a prompt of a model that pools. ApiError where there are more than so many."""
+
     def detokenize(self, tokens: list[int], skip_special: bool = False) -> Awaitable[str]:
         """The ids' text, with or without special tokens."""
 

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from actorserve.actors.model.pooling.spec import PoolingSpec
-from actorserve.actors.protocol.request import BY_TOKEN, CLASSIFY, EMBED, Pooling
+from actorserve.actors.protocol.request import BY_TOKEN, CLASSIFY, EMBED, NORMALIZE, Pooling
 from actorserve.actors.protocol.topics.prompts import Prompt
 
 from ..accounts import check_model_of
@@ -24,6 +24,7 @@ from ..generation.job import Job
 from ..middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, log_prompts, name_request
 from ..output.answer import Answer
 from ..pooling import answers
+from ..pooling.long_texts import divided, joined
 from ..pooling.packed import BYTES, Packed
 from ..pooling.pairs import Pair, documents_of, instruction_of, numbered, pair_prompts, pairs, places
 from ..pooling.plugin import PLUGIN, check_data, task_beside
@@ -40,6 +41,7 @@ from ..pooling.prepare import (
 from ..pooling.schemas import (
     ClassifyRequest,
     EmbeddingRequest,
+    InputFields,
     PairFields,
     PoolingFields,
     PoolingRequest,
@@ -80,7 +82,21 @@ class PoolingApi:
         spec = pooling_of(self._settings)
         check_task(spec, task)
         prompts, field = inputs(body, self._settings, spec)
-        return await self._answer(request, body, prompts, embedding(body, spec, task), field)
+        return await self._made(request, body, prompts, embedding(body, spec, task), field)
+
+    async def _made(
+        self, request: web.Request, body: InputFields, prompts: list[Prompt], wanted: Pooling, field: str
+    ) -> tuple[Answer, Job]:
+        """What is wanted of each prompt, of a long one by its parts with enable_chunked_processing."""
+        spec = pooling_of(self._settings)
+        if wanted.task != EMBED or not spec.longest_joined or body.truncate_prompt_tokens is not None:
+            return await self._answer(request, body, prompts, wanted, field)
+        length, names = self._settings.max_model_len, numbered(field, len(prompts))
+        parts = await divided(self._generator.engine, prompts, names, length, spec.longest_joined)
+        fields = [name for name, own in zip(names, parts, strict=True) for _ in own]
+        answer, job = await self._answer(request, body, [one for own in parts for one in own], wanted, field, fields)
+        job.choices = await joined(job.choices, [len(own) for own in parts], wanted.activation == NORMALIZE)
+        return answer, job
 
     async def labels(
         self, request: web.Request, body: ClassifyRequest, prompts: list[Prompt], field: str
@@ -98,7 +114,7 @@ class PoolingApi:
             return await self._of_plugin(request, body, spec)
         wanted = of_task(body, spec)
         prompts, field = inputs(body, self._settings, spec)
-        answer, job = await self._answer(request, body, prompts, wanted, field)
+        answer, job = await self._made(request, body, prompts, wanted, field)
         packed = _packed(body)
         if body.encoding_format in BYTES:
             return _bytes(body, *await answers.in_bytes(answer, job, packed, wanted.task in BY_TOKEN))

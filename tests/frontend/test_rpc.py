@@ -9,7 +9,8 @@ import pytest
 from actorserve.actors.frontend.rpc import Calls
 from actorserve.actors.protocol.messages import Message
 from actorserve.actors.protocol.topics.administration import Resume
-from actorserve.actors.protocol.topics.calls import Detokenize, Detokenized
+from actorserve.actors.protocol.topics.calls import Detokenize, Detokenized, Tokenize, Tokenized
+from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
 
 MOST = 2
@@ -46,6 +47,23 @@ async def test_a_call_that_cannot_be_made_is_none() -> None:
     for _ in range(MOST):
         with pytest.raises(ValueError, match="too long"):
             await calls.detokenize([1])
+    assert await detokenized(calls, renderer) == "a" * MOST
+
+
+async def test_an_answer_in_parts_is_joined_whoever_died_between_them() -> None:
+    """A renderer's successor says all of it again."""
+    renderer = Renderer()
+    calls = Calls(0, 1, MOST, renderer.ask, [])
+    renderer.refuses = False
+    asked = asyncio.ensure_future(calls.pooled_ids(TextPrompt("long"), "input", 9))
+    while not (renderer.asked or asked.done()):
+        await asyncio.sleep(0)
+    (message,) = renderer.asked
+    assert isinstance(message, Tokenize) and message.pools == 9
+    for start, more in ((0, True), (2, True), (0, True), (2, True), (4, False)):
+        assert not asked.done()
+        calls.answer(message.call, Tokenized(message.call, [start, start + 1], start=start, more=more))
+    assert await asked == [0, 1, 2, 3, 4, 5]
     assert await detokenized(calls, renderer) == "a" * MOST
 
 

@@ -202,6 +202,12 @@ class FakeEngine:
         tokens, _ = await self.tokenize(prompt, False)
         return tokens, [(0, 1), (1, 2)] if offsets else None
 
+    async def pooled_ids(self, prompt: Prompt, field: str, most: int) -> list[int]:
+        return (await self.tokenize(prompt, False))[0]
+
+    async def token_texts(self, tokens: list[int]) -> list[str]:
+        return [str(token) for token in tokens]
+
     async def pre_process(self, request_id: str, data: bytes) -> list[Prompt]:
         return []
 

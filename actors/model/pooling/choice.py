@@ -14,7 +14,7 @@ from typing import Any
 
 from ...options.config import Config, ConfigError
 from ...options.objects.pooler import OPTION, PoolerOptions, read_pooler
-from ...protocol.request import CLASSIFY, EMBED, TOKEN_CLASSIFY, TOKEN_EMBED
+from ...protocol.request import CLASSIFY, EMBED, INT31, TOKEN_CLASSIFY, TOKEN_EMBED
 from ..config_json import LARGEST, architecture_name, find_architecture
 from ..families.registry import BY_ARCHITECTURE
 from ..values import Values
@@ -93,6 +93,7 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         prompts=found.prompts if found else {},
         default_prompt=found.default_prompt if found else "",
         lower_case=bool(found and found.lower_case),
+        longest_joined=(options.max_embed_len or INT31) if options.enable_chunked_processing else 0,
     )
     return spec, found.max_length if found else None
 
@@ -107,6 +108,8 @@ def _of_two(
     name = architecture_name(whole)
     if config.convert in ("classify", "reward"):
         raise ConfigError(f"--convert {config.convert}: {name} has no head that classifies; embed can be had")
+    if options.enable_chunked_processing:
+        raise ConfigError(f"{OPTION}: enable_chunked_processing: texts of {name} are cut where it was trained to")
     if options.method:
         raise ConfigError(f"{OPTION}: pooling_type: {name} pools in its encoders, as these were trained; leave it out")
     return PoolingSpec(

@@ -73,6 +73,7 @@ class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
     default_prompt: str = ""  # the name of one
     lower_case: bool = False
     dual: DualEncoderSpec | None = None  # a prompt is a text or a picture
+    longest_joined: int = 0  # tokens of a text of whose parts vectors are joined, where it is too long; 0: of none
 
     @property
     def chunked(self) -> bool:

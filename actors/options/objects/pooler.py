@@ -28,6 +28,9 @@ class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     step_tag_id: int | None = None  # scores by token are those of this token alone
     returned_token_ids: list[int] | None = None  # likewise a head, each token a label
 
+    enable_chunked_processing: bool = False  # of a text that is too long for the model vectors of its parts are joined
+    max_embed_len: int | None = None  # tokens of such a text; None: any number
+
     @property
     def method(self) -> str | None:
         """How a text's vector is made."""
@@ -57,6 +60,12 @@ def read_pooler(config: Config) -> PoolerOptions:
         raise ConfigError(f"{OPTION}: pooling_type: {found.pooling_type} is none of {', '.join(known)}")
     if found.dimensions is not None and found.dimensions < 1:
         raise ConfigError(f"{OPTION}: dimensions: {found.dimensions} must be at least 1")
+    if found.max_embed_len is not None:
+        if found.max_embed_len < 1:
+            raise ConfigError(f"{OPTION}: max_embed_len: {found.max_embed_len} must be at least 1")
+        if not found.enable_chunked_processing:
+            text = "it goes with enable_chunked_processing: true; --max-model-len is the model's own length"
+            raise ConfigError(f"{OPTION}: max_embed_len: {text}")
     return found
 
 

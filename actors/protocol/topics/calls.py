@@ -36,6 +36,8 @@ class Tokenize(Message, frozen=True, tag=2):
     truncate_prompt_tokens: int | None = None  # these three as in Render
     keep_first: bool = False
     max_tokens: int | None = None
+    field: str = ""  # that it stands in
+    pools: int = 0  # it is of a model that pools, and may have so many tokens; 0: it is not
 
 
 class Detokenize(Message, frozen=True, tag=3):
@@ -65,6 +67,8 @@ class Tokenized(Message, frozen=True, tag=43):
     token_strings: list[str] | None = None
     offsets: list[tuple[int, int]] | None = None  # where each begins and ends in the text, in characters
 
+    start: int = 0  # which of all the first of these is
+    more: bool = False  # others follow
 
 class Detokenized(Message, frozen=True, tag=44):
     call: int
