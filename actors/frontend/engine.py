@@ -193,6 +193,9 @@ class FrontendEngine(Engine):
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         return await self._calls.detokenize(tokens, skip_special, self._model)
 
+    async def token_texts(self, tokens: list[int]) -> list[str]:
+        return await self._calls.token_texts(tokens, self._model)
+
     async def measure(self, sound: bytes) -> Measured:
         return await self._calls.measure(sound, self._model)
 

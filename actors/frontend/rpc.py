@@ -87,6 +87,13 @@ class Calls:
         assert isinstance(answer, Detokenized)
         return answer.text
 
+    async def token_texts(self, tokens: list[int], model: int = 0) -> list[str]:
+        """Of each by itself."""
+        number = next(self.numbers)
+        answer = await self._ask(number, Detokenize(number, tokens, each=True), self._renderer_of(model))
+        assert isinstance(answer, Detokenized)
+        return answer.texts
+
     async def measure(self, sound: bytes, model: int = 0) -> Measured:
         """How long it is, and into which windows it is cut."""
         number = next(self.numbers)
@@ -237,6 +244,7 @@ class Calls:
             return future.result()
         finally:
             del self._open[number]
+            self._parts.pop(number, None)
             self._settled(number)
 
     def answer(self, number: int, answer: Message | ApiError) -> None:
@@ -244,14 +252,13 @@ class Calls:
         future = self._open.get(number)
         if future is None or future.done():
             return
-            self._parts.pop(number, None)
-        if isinstance(answer, ApiError):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
         if isinstance(answer, Tokenized) and (answer.more or answer.start):
             parts = self._parts.setdefault(number, {})
             parts[answer.start] = answer.tokens
             if answer.more:
                 return
             answer = Tokenized(number, [token for _, part in sorted(parts.items()) for token in part])
+        if isinstance(answer, ApiError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)

@@ -70,10 +70,13 @@ class Calls:
         if not self._prompts.has_tokenizer:
             raise RenderRefused(400, "tokens: the server has no tokenizer (--skip-tokenizer-init).", "tokens")
         caller = caller_of(message.call)
-        text = self._prompts.tokenizer.decode(message.tokens, skip_special_tokens=message.skip_special)
-        if len(text.encode()) + REPLY_ROOM > self._context.outboxes[caller].max_message:
+        groups = [[token] for token in message.tokens] if message.each else [message.tokens]
+        decode, skip = self._prompts.tokenizer.decode, message.skip_special
+        texts = [decode(tokens, skip_special_tokens=skip) for tokens in groups]
+        if sum(5 + len(text.encode()) for text in texts) + REPLY_ROOM > self._context.outboxes[caller].max_message:
             raise RenderRefused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
-        self._context.post(caller, Detokenized(message.call, text))
+        answer = Detokenized(message.call, "", texts) if message.each else Detokenized(message.call, texts[0])
+        self._context.post(caller, answer)
 
     def try_plugin(self) -> None:
         """At the server's start: ConfigError says why --io-processor-plugin names nothing that can be made."""

@@ -310,6 +310,9 @@ class Engine(Records, Protocol):
     def detokenize(self, tokens: list[int], skip_special: bool = False) -> Awaitable[str]:
         """The ids' text, with or without special tokens."""
 
+    def token_texts(self, tokens: list[int]) -> Awaitable[list[str]]:
+        """Of each by itself."""
+
     def pre_process(self, request_id: str, data: bytes) -> Awaitable[list[Prompt]]:
         """What --io-processor-plugin makes of a request's data, which are JSON."""
 

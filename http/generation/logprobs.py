@@ -42,10 +42,10 @@ class LogprobLists:
     They count characters of the text: several tokens of one character all begin where it does.
     """
 
-    def __init__(self, as_ids: bool) -> None:
+    def __init__(self, as_ids: bool, offset: int = 0) -> None:
         self._as_ids = as_ids
         self.begun = False  # something stands before what comes next
-        self._offset = 0
+        self.offset = offset  # where that begins
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def first(self, text: bytes, token: int) -> dict[str, Any]:
@@ -71,8 +71,8 @@ class LogprobLists:
         return token_text(text, token, self._as_ids)
 
     def _pass(self, text: bytes, name: str) -> int:
-        offset, self.begun = self._offset, True
-        self._offset += len(name if self._as_ids else self._decoder.decode(text))
+        offset, self.begun = self.offset, True
+        self.offset += len(name if self._as_ids else self._decoder.decode(text))
         return offset
 
 

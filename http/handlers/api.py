@@ -28,6 +28,7 @@ from ..speech.prepare import sound_limit
 from ..transport.body import BodyBudget, check_length, read_body
 from ..transport.form import read_form_body
 from ..transport.json_response import json_response
+from .derendering import DerenderingApi
 from .dialects.cohere import CohereApi
 from .dialects.decisions import DecisionsApi
 from .dialects.invocations import Invocations
@@ -92,6 +93,7 @@ class Api:
         self.tgi = TgiApi(self._generator, self._body, self._body_with_media, self.sglang.generate, self.tei.root)
         self.mistral = MistralApi(self._generator, self._body_to_generate)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
+        self.derendering = DerenderingApi(self._generator, self._body_with_media)
         conversations = (self.responses, self.cohere)
         self.dialect_rendering = DialectRendering(self.rendering, self._generator, conversations, self._body_with_media)
         self.invocations = Invocations(self, self._body_with_media)

@@ -79,6 +79,15 @@ class ChatAnswer:
         logprobs = chat_logprobs(news.logprobs, wants.as_ids, listed=wants.listed) if wants.logprobs else None
         return {"logprobs": logprobs, **({"token_ids": news.ids} if wants.ids else {})}
 
+    def part(self, choice: Choice, begins: bool) -> dict[str, Any]:
+        """What is new as one event of a stream, which somebody else sends. `begins`: it is the first."""
+        news = choice.take()
+        delta = _one([delta for piece in news.pieces if (delta := self._delta(choice, piece))])
+        if begins:
+            delta = {"role": self._answer.wants.role, "content": "", **delta}
+        ends = self._ends(choice) if news.ended else {"finish_reason": None}
+        return {"index": choice.index, "delta": delta, **self._beside(news), **ends}
+
     # --- streamed --------------------------------------------------------------------------------------------------
 
     def first(self, choice: Choice) -> bytes:

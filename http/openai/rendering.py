@@ -1,27 +1,21 @@
-"""A request and its answer on both sides of a token-in, token-out engine, as vLLM has it: what /render makes of a
-request is a body of /inference/v1/generate, and what /derender takes is the answer to that. Knows no HTTP.
+"""A request as a token-in, token-out engine takes it, as vLLM has it: what /render makes is a body of
+/inference/v1/generate, and what /derender takes is the answer to that (derendering.py). Knows no HTTP.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt
 
 from ..errors import bad_request
-from ..generation.choice import Choice
-from ..generation.fields.ranges import keeps_stop
 from ..generation.fields.sampling import max_tokens_of
-from ..generation.prepare import MAX_SEQUENCES
-from ..output.parsers.registry import STARTS_INSIDE, THINK_MARKERS
 from ..settings import Settings
 from .schemas import (
     AllowedTools,
     ChatRequest,
-    CompletionRequest,
     GenerateParameters,
     GenerationFields,
     NamedFunction,
@@ -35,45 +29,6 @@ NOT_TOKENS = (
     *("use_beam_search", "truncate_prompt_tokens", "truncation_side"),  # a prompt is cut before it is rendered
 )
 Placed = tuple[list[int], list[tuple[int, int]] | None]  # ids of a prompt, and where each stands in its text
-Ids = Annotated[list[int], Meta(max_length=1 << 20)]
-Finish = Literal["stop", "length", "abort", "repetition"]
-
-
-class EngineChoice(msgspec.Struct):
-    """A choice of an answer of /inference/v1/generate."""
-
-    token_ids: Ids
-    index: int = 0
-    finish_reason: Finish | None = "stop"
-    stop_reason: str | int | None = None
-    logprobs: dict[str, Any] | None = None
-
-
-class EngineAnswer(msgspec.Struct):
-    """An answer of /inference/v1/generate; what else stands there is passed over."""
-
-    choices: Annotated[list[EngineChoice], Meta(min_length=1, max_length=MAX_SEQUENCES)]
-
-
-class DerenderChatRequest(msgspec.Struct, kw_only=True):
-    """POST /v1/chat/completions/derender."""
-
-    generate_response: EngineAnswer
-    model: str | None = None
-    chat_request: ChatRequest | None = None  # whose answer it is; without it nothing is parsed
-    prompt_token_ids: Ids = []
-    prompt_tokens: Annotated[int, Meta(ge=0)] | None = None
-    stream: bool | None = None
-
-
-class DerenderCompletionRequest(msgspec.Struct, kw_only=True):
-    """POST /v1/completions/derender."""
-
-    generate_responses: Annotated[list[EngineAnswer], Meta(min_length=1, max_length=MAX_SEQUENCES)]
-    model: str | None = None
-    completion_request: CompletionRequest | None = None
-    prompt_tokens: Annotated[int, Meta(ge=0)] | None = None  # of all prompts
-    stream: bool | None = None
 
 
 def check_renders(body: GenerationFields, prompt: Prompt) -> None:
@@ -122,33 +77,3 @@ def rendered(
         "cache_salt": body.cache_salt,
         "priority": body.priority or 0,
     }
-
-
-def begins_inside(settings: Settings, prompt: str) -> bool:
-    """Does this prompt leave its answer inside the model's thinking?"""
-    if settings.reasoning_parser not in THINK_MARKERS:  # none, or a plugin that names no markers
-        return False
-    start, end = THINK_MARKERS[settings.reasoning_parser]
-    opened, closed = prompt.rfind(start), prompt.rfind(end)
-    return settings.reasoning_parser in STARTS_INSIDE if opened == closed else opened > closed
-
-
-def text_tokens(given: EngineChoice, body: GenerationFields | None, settings: Settings) -> list[int]:
-    """Those of a choice that are its text: the one that ended it is none, unless it is wanted."""
-    wanted = body is not None and keeps_stop(body)
-    own = body.stop_token_ids or [] if body is not None else []
-    ends = given.finish_reason == "stop" and bool(given.token_ids) and not isinstance(given.stop_reason, str)
-    if ends and not wanted and given.token_ids[-1] in {*own, *settings.end_tokens}:
-        return given.token_ids[:-1]
-    return given.token_ids
-
-
-def fill(choice: Choice, given: EngineChoice, text: str, body: GenerationFields | None) -> None:
-    """The choice has this text, and has ended so."""
-    stop = given.stop_reason
-    if given.finish_reason == "stop" and isinstance(stop, str) and (at := text.find(stop)) >= 0:
-        wanted = body is not None and keeps_stop(body)
-        text = text[: at + len(stop)] if wanted else text[:at]
-    choice.text.append(text)
-    choice.characters, choice.tokens = len(text), len(given.token_ids)
-    choice.finish_reason, choice.stop_reason = given.finish_reason or "stop", stop

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+
+from actorserve.actors.protocol.messages import TokenLogprobs
 
 from ..errors import ApiError, bad_request
 from ..generation.choice import Choice, ChoiceUpdate
@@ -62,7 +65,7 @@ class TokensFormat:
         return body
 
     def _choice(self, choice: Choice, news: ChoiceUpdate) -> dict[str, Any]:
-        logprobs = chat_logprobs(news.logprobs, as_ids=True, itself=True) if self._answer.wants.logprobs else None
+        logprobs = _with_numbers(news.logprobs) if self._answer.wants.logprobs else None
         reason = choice.finish_reason if news.ended else None
         stop = choice.stop_reason if news.ended else None
         ends = {"finish_reason": reason, "stop_reason": stop}
@@ -86,3 +89,13 @@ class TokensFormat:
 
     def failed(self, error: ApiError) -> bytes:
         return self._events.failed(error)
+
+
+def _with_numbers(tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    """As chat has them, each token also by its id and its own also by its rank, as vLLM tells them."""
+    told = chat_logprobs(tokens, as_ids=True, itself=True)
+    for entry, one in zip(told["content"], tokens, strict=True):
+        entry |= {"token_id": one.id, "rank": one.rank}
+        for other, token in zip(entry["top_logprobs"], [token for _, token, _ in one.best] or [one.id], strict=True):
+            other["token_id"] = token
+    return told

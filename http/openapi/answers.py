@@ -65,6 +65,7 @@ class LikelyToken(Said):
     token: str
     logprob: float
     bytes: list[int]
+    token_id: int | UnsetType = UNSET  # where tokens go in and out, as is the rank
 
 
 class TokenLogprob(Said):
@@ -72,6 +73,8 @@ class TokenLogprob(Said):
     logprob: float
     bytes: list[int]
     top_logprobs: list[LikelyToken]
+    token_id: int | UnsetType = UNSET
+    rank: int | UnsetType = UNSET
 
 
 class ChatLogprobs(Said):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..generation.trail import GoOnRequest
+from ..openai.derendering import DerenderChatRequest, DerenderCompletionRequest
 from ..openai.mistral import FimRequest
-from ..openai.rendering import DerenderChatRequest, DerenderCompletionRequest
 from ..openai.schemas import (
     ChatBatchRequest,
     ChatRequest,
@@ -93,28 +93,34 @@ COMPLETIONS: tuple[Route, ...] = (
         movable=True,
     ),
     *(
-        Route("post", path, f"rendering.{handler}", summary, answer, request, statuses=ASKS)
+        Route("post", path, handler, summary, answer, request, statuses=ASKS)
         for path, handler, summary, answer, request in (
-            ("/v1/chat/completions/render", "render_chat", "The tokens of its prompt", answers.Rendered, ChatRequest),
+            (
+                "/v1/chat/completions/render",
+                "rendering.render_chat",
+                "The tokens of its prompt",
+                answers.Rendered,
+                ChatRequest,
+            ),
             (
                 "/v1/completions/render",
-                "render_completion",
+                "rendering.render_completion",
                 "The same of texts",
                 list,
                 CompletionRequest,
             ),
             (
                 "/v1/chat/completions/derender",
-                "derender_chat",
+                "derendering.chat",
                 "The answer that tokens are",
-                answers.ChatCompletion,
+                dict,
                 DerenderChatRequest,
             ),
             (
                 "/v1/completions/derender",
-                "derender_completion",
+                "derendering.completion",
                 "The same of texts",
-                answers.Completion,
+                dict,
                 DerenderCompletionRequest,
             ),
         )

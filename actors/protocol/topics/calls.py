@@ -46,6 +46,7 @@ class Detokenize(Message, frozen=True, tag=3):
     call: int
     tokens: list[int]
     skip_special: bool = False
+    each: bool = False  # the text of each by itself
 
 
 class Sync(Message, frozen=True, tag=4):
@@ -66,13 +67,14 @@ class Tokenized(Message, frozen=True, tag=43):
     tokens: list[int]
     token_strings: list[str] | None = None
     offsets: list[tuple[int, int]] | None = None  # where each begins and ends in the text, in characters
-
     start: int = 0  # which of all the first of these is
     more: bool = False  # others follow
+
 
 class Detokenized(Message, frozen=True, tag=44):
     call: int
     text: str
+    texts: list[str] = []  # of each
 
 
 class Measured(Message, frozen=True, tag=49):

@@ -11,7 +11,7 @@ from actorserve.actors.protocol.messages import Finish, TokenLogprobs
 from actorserve.actors.protocol.topics.prompts import TokenPrompt
 from actorserve.http.generation.job import Job
 from actorserve.http.openai.completions import CompletionAnswer
-from actorserve.http.openai.rendering import begins_inside
+from actorserve.http.openai.derendering import begins_inside
 from actorserve.http.output.answer import Answer, AnswerOptions
 from tests.http.fakes import rendered, say
 from tests.http.serving import SETTINGS, Served, events_of
@@ -36,8 +36,8 @@ async def test_a_token_stands_for_likely_ones_where_none_are_asked_for(served: S
     rendered(job)
     say(job, 0, "", 1, Finish.LENGTH, logprobs=TOLD)
     (choice,) = (await client.answer()).json["choices"]
-    own = {"token": "token_id:7", "logprob": -0.5, "bytes": [97]}
-    assert choice["logprobs"]["content"] == [own | {"top_logprobs": [own]}]
+    own = {"token": "token_id:7", "logprob": -0.5, "bytes": [97], "token_id": 7}
+    assert choice["logprobs"]["content"] == [own | {"rank": 1, "top_logprobs": [own]}]
 
 
 async def test_without_text_there_are_no_stop_strings(served: Served) -> None:

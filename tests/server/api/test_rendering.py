@@ -73,7 +73,11 @@ def test_texts_by_tokens_are_as_at_once(client: httpx.Client) -> None:
         ("chat/completions/derender", {"generate_response": {"choices": []}}, "generate_response.choices"),
         ("chat/completions/derender", {"generate_response": {"choices": [{"token_ids": [1 << 20]}]}}, "token_ids"),
         ("chat/completions/derender", {"generate_response": {"choices": [{"token_ids": [1] * 5000}]}}, "token_ids"),
-        ("completions/derender", {"generate_responses": [{"choices": [{"token_ids": [5]}]}], "stream": True}, "stream"),
+        (
+            "completions/derender",
+            {"generate_responses": [{"choices": [{"token_ids": [5]}]}], "stream": True},
+            "generate_chunk",
+        ),
         ("completions/derender", {}, "generate_responses"),
     ],
 )
