@@ -7,28 +7,18 @@ import contextlib
 import os
 import signal
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from actorserve.shm.board.board import ActorState, BoardWriter
 
-from ...protocol.sockets.prefork_wire import (
-    ANSWER_BYTES,
-    FORK,
-    LAYOUT,
-    PING,
-    Forked,
-    ask_branch,
-    ask_check,
-    fork_descriptors,
-    read_answer,
-)
+from ...protocol.sockets.prefork_wire import FORK, LAYOUT, Forked, ask_branch, ask_check, fork_descriptors
 from ..connections.descriptors import close_all
 from ..liveness import LOOK_S, is_killed_by_others, is_stopped, oom_kills
 from ..output import Lines, Output
 from ..restart_policy import WITHIN_S, Intensity, describe
 from .first_template import Ends
+from .questions import ANSWER_S, Question, Questions
 from .spawn import PYTHON, Process, start_cold
 
 if TYPE_CHECKING:
@@ -37,7 +27,6 @@ if TYPE_CHECKING:
 
 COMMAND = (*PYTHON, "actorserve.actors.supervisor.processes.prefork")
 START_S, OWN_START_S = 20.0, 600.0  # what its imports may take; early ones, of torch, come from a slow disk perhaps
-ANSWER_S = 3.0  # what it gets then; a fork takes milliseconds
 CHECK_S = 120.0  # and the imports of a worker
 PING_S = 1.0  # after so long without a question it is asked whether it is there
 MOST_RESTARTS = 5  # within WITHIN_S; the next one has to wait, and actors are started cold
@@ -51,14 +40,6 @@ class Branch(NamedTuple):
     kind: str
     parent: Template
     modules: list[str]  # that it imports beside those of the kind
-
-
-class _Asked(NamedTuple):
-    """What is not answered yet."""
-
-    in_s: float  # that it gets
-    answered: Callable[[int | None], None]
-    by_imports: bool  # the answer says that all imports are done
 
 
 class Template:
@@ -84,27 +65,24 @@ class Template:
         self._oom_kills: int | None = None  # of the machine, when this life began
         self._was_killed = False  # the last one, by others
         self._status: BoardWriter | None = None  # its words on the board
-        self._is_up = False  # it has done its imports
-        self._silent_s = 0.0  # for how long, by the supervisor's looks
         self._stopped_s = 0.0  # before it is up
         self._hung = ""  # why it is being killed, if it does not answer
         self._dying_s = 0.0  # for how long
         self._paused = False  # there is none, since it has died too often
         self.last_line = ""  # of its output
         self._process: Process | None = None
-        self._control: socket.socket | None = None
+        self._questions: Questions | None = None
         self._lines: Lines | None = None
-        self._waiting: deque[_Asked] = deque()
 
     @property
     def usable(self) -> bool:
         """Is there one to ask?"""
-        return self._control is not None
+        return self._questions is not None
 
     @property
     def is_starting(self) -> bool:
         """Are there processes of which the answer has not come yet?"""
-        return bool(self._waiting)
+        return self._questions is not None and self._questions.first is not None
 
     @property
     def pid(self) -> int:
@@ -133,19 +111,14 @@ class Template:
         if self._process is not None:
             self._begun(theirs, output_fd)
         else:
-            self._fork(ours, theirs, output_fd)
+            self._fork(theirs, output_fd)
 
     def _listen(self, control: socket.socket, said: int) -> None:
         """To what this life answers and says."""
-        control.setblocking(False)
-        self._control = control
+        self._questions = Questions(control, self._heard, self._lost)
         self._lines = Lines(said, self._said)
-        self._is_up, self._hung, self._paused = False, "", False
-        self._silent_s = self._stopped_s = 0.0
+        self._hung, self._paused, self._stopped_s = "", False, 0.0
         self._oom_kills = oom_kills()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(control.fileno(), self._answered)
-        loop.call_soon(self._ping, control)  # behind what need not wait for its imports
 
     def _start_cold(self, theirs: socket.socket, output_fd: int) -> Process:
         kind = [] if self._branch is None else [self._branch.kind, *self._branch.modules]
@@ -156,14 +129,15 @@ class Template:
         finally:
             os.close(nothing)
 
-    def _fork(self, ours: socket.socket, theirs: socket.socket, output_fd: int) -> None:
+    def _fork(self, theirs: socket.socket, output_fd: int) -> None:
         """Have the first template fork it."""
         assert self._branch is not None
+        life = self._questions
 
         def forked(pid: int | None) -> None:
             try:
                 process = Process(pid) if pid is not None else None
-                if self._control is not ours:  # it is not wanted any more
+                if self._questions is not life:  # it is not wanted any more
                     if process is not None:
                         _kill(process)
                     close_all(output_fd)
@@ -185,8 +159,17 @@ class Template:
 
     def _show(self) -> None:
         self._status = self._memory.show_beside(self._spec, self.pid)
-        if self._is_up:
+        self._show_state()
+
+    def _show_state(self) -> None:
+        if self._status is not None and self._questions is not None and self._questions.is_up:
             self._status.set_state(ActorState.READY)
+
+    def _heard(self) -> None:
+        """It has answered."""
+        if self._status is not None:
+            self._status.beat()
+            self._show_state()
 
     def passed(self) -> None:
         """It has proved itself: from now on it may die as others do."""
@@ -208,92 +191,64 @@ class Template:
 
     def ask(self, boot_fd: int, output_fd: int, channel: int | None, started: Callable[[int | None], None]) -> None:
         """Fork an actor; `started` is called with its process id, or with None if that cannot be."""
-        self._send(FORK, fork_descriptors(Forked(boot_fd, output_fd, channel)), _Asked(ANSWER_S, started, True))
+        fds = fork_descriptors(Forked(boot_fd, output_fd, channel))
+        self._ask(FORK, fds, Question(ANSWER_S, started, True))
 
     def branch(self, wanted: Branch, control_fd: int, output_fd: int, started: Callable[[int | None], None]) -> None:
         """Fork the template of a kind's own; as `ask`, but that it does not wait for the imports of this one."""
-        self._send(ask_branch(wanted.kind, wanted.modules), [control_fd, output_fd], _Asked(ANSWER_S, started, False))
+        message = ask_branch(wanted.kind, wanted.modules)
+        self._ask(message, [control_fd, output_fd], Question(ANSWER_S, started, False))
 
     def check(self, expected: str, boot_fd: int, checked: Callable[[int | None], None]) -> None:
         """Does its code fit a server of this fingerprint? `checked` is called with 0 if so; see
         supervisor/rolling/preflight.py.
         """
-        self._send(ask_check(expected), [boot_fd], _Asked(CHECK_S, checked, True))
+        self._ask(ask_check(expected), [boot_fd], Question(CHECK_S, checked, True))
 
     def tell_layout(self, boot_fd: int, into: int, told: Callable[[int | None], None]) -> None:
         """Have the fingerprint of its code written there; `told` is called with 0 once it is."""
-        self._send(LAYOUT, [boot_fd, into], _Asked(CHECK_S, told, True))
+        self._ask(LAYOUT, [boot_fd, into], Question(CHECK_S, told, True))
 
-    def _send(self, message: bytes, fds: Sequence[int], asked: _Asked) -> None:
-        assert self._control is not None
-        try:
-            socket.send_fds(self._control, [message], fds)
-        except OSError:  # it is dead, and that has not been seen yet
-            asyncio.get_running_loop().call_soon(asked.answered, None)
-            return
-        if not self._waiting:
-            self._silent_s = 0.0
-        self._waiting.append(asked)
-
-    def _ping(self, control: socket.socket) -> None:
-        if self._control is control:
-            self._send(PING, [], _Asked(ANSWER_S, lambda answer: None, True))
+    def _ask(self, message: bytes, fds: Sequence[int], question: Question) -> None:
+        assert self._questions is not None, "it is usable"
+        self._questions.ask(message, fds, question)
 
     def look(self) -> None:
         """LOOK_S have passed. Kill a template that does not answer, whose socket then tells; or start the next one."""
-        if self._control is None:
+        questions = self._questions
+        if questions is None:
             if self._paused and self._may_start():
                 self._start_again()
             return
-        self._silent_s += LOOK_S
-        if not self._waiting:
-            if self._silent_s >= PING_S:
-                self._ping(self._control)
+        questions.silent_s += LOOK_S
+        if questions.first is None:
+            if questions.silent_s >= PING_S:
+                questions.ping()
             return
         start_s = START_S if self._branch is None else OWN_START_S
-        limit = self._waiting[0].in_s if self._is_up else max(start_s, self._waiting[0].in_s)
+        limit = questions.first.in_s if questions.is_up else max(start_s, questions.first.in_s)
         if self._hung:
             self._dying_s += LOOK_S
             if self._dying_s > ANSWER_S:
                 self._lost()  # what it has forked holds the socket, and is stopped; its answer will fail, and it ends
-        elif self._process is not None and (reason := self._why_hung(self._process.pid, limit)):
+        elif self._process is not None and (reason := self._why_hung(questions, self._process.pid, limit)):
             self._hung, self._dying_s = reason, 0.0
             self._process.send_signal(signal.SIGKILL)
 
-    def _why_hung(self, pid: int, limit: float) -> str:
+    def _why_hung(self, questions: Questions, pid: int, limit: float) -> str:
         """Why it must be killed, or nothing. Its imports may take long, but not those of one that does nothing."""
-        self._stopped_s = self._stopped_s + LOOK_S if not self._is_up and is_stopped(pid) else 0.0
+        self._stopped_s = self._stopped_s + LOOK_S if not questions.is_up and is_stopped(pid) else 0.0
         if self._stopped_s > ANSWER_S:
             return f"it was stopped for {self._stopped_s:.1f} s while it started"
-        return f"it has not answered for {self._silent_s:.1f} s" if self._silent_s > limit else ""
-
-    def _answered(self) -> None:
-        assert self._control is not None
-        try:
-            answer = self._control.recv(ANSWER_BYTES)
-        except (BlockingIOError, ConnectionResetError):
-            return  # one that died with questions before it resets the socket: its last answers come behind that
-        if not answer:
-            self._lost()
-            return
-        self._silent_s = 0.0
-        asked = self._waiting.popleft()
-        self._is_up = self._is_up or asked.by_imports
-        if self._status is not None:
-            self._status.beat()
-            if self._is_up:
-                self._status.set_state(ActorState.READY)
-        asked.answered(read_answer(answer))
+        return f"it has not answered for {questions.silent_s:.1f} s" if questions.silent_s > limit else ""
 
     # --- its death -----------------------------------------------------------------------------------------------
 
     def _lost(self) -> None:
         """It has died: those that wait are started cold, the next ones by its successor."""
         name, pid, hung = self._spec.name, self.pid, self._hung
-        returncode = self._end()
+        returncode, waiting = self._end()
         cause = f"killed, since {hung}" if hung else describe(returncode)
-        waiting = list(self._waiting)
-        self._waiting.clear()
         self._was_killed = not hung and returncode is not None and is_killed_by_others(returncode, self._oom_kills)
         again = not self._on_trial and self._may_start()
         self._paused = not again and not self._on_trial
@@ -304,8 +259,8 @@ class Template:
         self._output.say(f"{name} ended (pid {pid}, {cause}); {how}", "error")
         if again:
             self._start_again()
-        for asked in waiting:
-            asked.answered(None)
+        for question in waiting:
+            question.answered(None)
 
     def _may_start(self) -> bool:
         intensity = self._intensity_of_kills if self._was_killed else self._intensity
@@ -320,25 +275,20 @@ class Template:
 
     def retire(self) -> None:
         """Let go of the process for good; who still waits for it is started cold."""
-        self.close()
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        for asked in waiting:
-            asked.answered(None)
+        for question in self.close():
+            question.answered(None)
 
-    def close(self) -> None:
-        """Let go of the process for good; it is killed."""
+    def close(self) -> list[Question]:
+        """Let go of the process for good; it is killed. What it has not answered."""
         self._paused = False
-        self._end()
+        return self._end()[1]
 
-    def _end(self) -> int | None:
-        """Kill the process, if it has not ended; its exit status."""
+    def _end(self) -> tuple[int | None, list[Question]]:
+        """Kill the process, if it has not ended; its exit status, and what it has not answered."""
         returncode = None
         self._status = None
-        if self._control is not None:
-            asyncio.get_running_loop().remove_reader(self._control.fileno())
-            self._control.close()
-            self._control = None
+        questions, self._questions = self._questions, None
+        waiting = questions.close() if questions is not None else []
         if self._process is not None:
             returncode = _kill(self._process)
             self._process = None
@@ -347,7 +297,7 @@ class Template:
                 pass
             self._lines.close()
             self._lines = None
-        return returncode
+        return returncode, waiting
 
 
 def _kill(process: Process) -> int | None:

@@ -26,7 +26,8 @@ from actorserve.actors.supervisor import liveness
 from actorserve.actors.supervisor.liveness import LOOK_S
 from actorserve.actors.supervisor.processes import template_process
 from actorserve.actors.supervisor.processes.first_template import fork_first
-from actorserve.actors.supervisor.processes.template_process import ANSWER_S, Branch, Template
+from actorserve.actors.supervisor.processes.questions import ANSWER_S
+from actorserve.actors.supervisor.processes.template_process import Branch, Template
 from actorserve.actors.supervisor.rolling.preflight import tell_layout
 from actorserve.actors.supervisor.rolling.restart import FINGERPRINT_BYTES
 from actorserve.actors.supervisor.shared_memory import Memory
