@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -45,7 +45,7 @@ from ..middleware.context import (
 )
 from ..openai.schemas import ChatRequest, GenerationFields
 from ..output.answer import EVENTS, Answer, AnswerOptions
-from ..output.formats import AnswerFormat, MakeAnswerFormat
+from ..output.formats import MakeAnswerFormat
 from ..settings import Settings
 from ..transport.json_response import json_response
 from ..transport.resume import record_of
@@ -109,7 +109,7 @@ class Answering:
                 return json_response(form.whole())
             keep_alive_s = self.settings.keep_alive_s if form.media_type == EVENTS else 0.0
             stream = EventStream(request, job, form, start, keep_alive_s, origin_of(request, answer, job))
-            return await _streamed(stream, partial(self._wait_for, job, answer, start, keep_alive_s))
+            return await stream.tell(partial(self._wait_for, job, answer, start, keep_alive_s))
         finally:
             release_behind(self.engine, job)
 
@@ -310,28 +310,3 @@ def follow(request: web.Request, seed: int, created: int) -> StreamProgress:
             record.go_on()
         record.stream([NO_SLOT], seed, created)
     return StreamProgress.none(1)
-
-
-async def stream_answer(
-    request: web.Request,
-    job: Job,
-    form: AnswerFormat,
-    start: StreamProgress,
-    keep_alive_s: float,
-) -> web.StreamResponse:
-    """All of a stream, from now on."""
-    return await _streamed(EventStream(request, job, form, start, keep_alive_s))
-
-
-async def _streamed(
-    stream: EventStream, before: Callable[[EventStream], Awaitable[None]] | None = None
-) -> web.StreamResponse:
-    """`before`: what its beginning waits for."""
-    try:
-        if before is not None:
-            await before(stream)
-        response = await stream.begin()
-        await stream.end(response)
-        return response
-    finally:
-        stream.close()

@@ -8,7 +8,7 @@ when there is room again; a reader that takes nothing for STALL_S is cut off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 
 from aiohttp import web
 from aiohttp.http import StreamWriter
@@ -72,6 +72,17 @@ class EventStream:
         self._written_at = self._loop.time()
         self._response: web.StreamResponse | None = None  # whose headers are out
         self._over_and_out = False  # the handler has ended
+
+    async def tell(self, before: Callable[[EventStream], Awaitable[None]] | None = None) -> web.StreamResponse:
+        """All of it, from now on. `before`: what its beginning waits for."""
+        try:
+            if before is not None:
+                await before(self)
+            response = await self.begin()
+            await self.end(response)
+            return response
+        finally:
+            self.close()
 
     async def prepare(self) -> None:
         """Make the headers ready before anything has come, so that they go out with the first text, in the turn that

@@ -33,7 +33,8 @@ from ...output import answer as answers
 from ...output.formats import AnswerFormat, ResponsesFormat
 from ...transport.json_response import json_response
 from ...transport.resume import record_of
-from ..answering import follow, pin, stream_answer
+from ...transport.sse import EventStream
+from ..answering import follow, pin
 from ..generate import Generator
 from .requests import ResponseRequests
 from .tools import ToolResponses
@@ -232,7 +233,7 @@ class ResponsesApi:
         at_end = partial(self.keeping.end, running.answer.id)
         job, form = running.read(self.engine, max(after, read_state(start.states[0])[1] - 1), at_end)
         try:
-            return await stream_answer(request, job, form, start, self.settings.keep_alive_s)
+            return await EventStream(request, job, form, start, self.settings.keep_alive_s).tell()
         finally:
             running.stop_reading(self.engine, job)
 
