@@ -12,7 +12,7 @@ from ..options.config import ConfigError
 from .client_tls import add_client_certificate
 from .target import check_headers
 
-DATASETS = ("random", "fixed", "shared-prefix", "file")  # as in bench/load/prompts.py, which a parser need not import
+DATASETS = ("random", "fixed", "shared-prefix", "file")  # see bench/load/prompts.py, which a parser need not import
 ARRIVALS = ("gamma", "poisson", "fixed")
 LIMITED = ("ttft", "tpot", "e2el")
 METRICS = ("ttft", "tpot", "itl", "icl", "e2el")

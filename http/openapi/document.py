@@ -154,7 +154,6 @@ def _fields(kind: type) -> dict[str, Schema]:
     return fields
 
 
-SWITCHED: Schema = {"description": HTTPStatus.SWITCHING_PROTOCOLS.phrase}
 _EVENT_ID = rf"^{STATE.pattern}(\.{STATE.pattern})*{CLOSED}?$"
 
 

@@ -17,7 +17,6 @@ import numpy as np
 
 Count = Callable[[str], int]
 Source = Callable[[int, int], "list[Prompt]"]
-DATASETS = ("random", "fixed", "shared-prefix", "file")
 DEFAULT_OUTPUT = 128  # tokens of an answer, where nothing says how many
 Length = Annotated[int, msgspec.Meta(ge=0)]
 ROUNDS = 12  # in which a prompt's length is put right

@@ -7,7 +7,6 @@ cancelled by the successor, and the client may call again. (Streams over HTTP go
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -45,7 +44,6 @@ CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 LONGEST_ID = 128  # characters
-log = logging.getLogger("grpc")
 
 
 class News:

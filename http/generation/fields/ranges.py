@@ -23,7 +23,6 @@ from ...settings import KVSharing
 from . import kv_transfer
 from .unsupported import check_built
 
-MAX_CHOICES = 128
 MAX_STOPS, MAX_STOP_LENGTH = 64, 1024
 MAX_IDS = {"stop_token_ids": 1024, "allowed_token_ids": 4096, "logprob_token_ids": MOST_LOGPROB_IDS}
 MAX_BIASES = 1024

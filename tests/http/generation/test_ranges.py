@@ -10,13 +10,12 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.ranges import (
     LOGPROBS,
-    MAX_CHOICES,
     MAX_IDS,
     MAX_STOP_LENGTH,
     MAX_STOPS,
     check_fields,
 )
-from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
+from actorserve.http.openai.schemas import MAX_CHOICES, ChatRequest, CompletionRequest
 from tests.http.bodies import BIG, HI, body_of, chat, complete, for_chat, for_completion, refusal
 
 # --- logprobs ---------------------------------------------------------------------------------------------------------

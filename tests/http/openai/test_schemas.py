@@ -14,12 +14,12 @@ from actorserve.http.anthropic.schemas import CountRequest, MessagesRequest
 from actorserve.http.cohere.schemas import CohereChatRequest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
-from actorserve.http.generation.fields.ranges import MAX_CHOICES, MAX_STOP_LENGTH, MAX_STOPS
+from actorserve.http.generation.fields.ranges import MAX_STOP_LENGTH, MAX_STOPS
 from actorserve.http.generation.fields.unsupported import NOT_BUILT, OF_CHATS, check_built, read
 from actorserve.http.llamacpp.schemas import LlamaCompletionRequest
 from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from actorserve.http.openai.responses.schemas import ResponsesRequest
-from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerateRequest
+from actorserve.http.openai.schemas import MAX_CHOICES, ChatRequest, CompletionRequest, GenerateRequest
 from actorserve.http.openai.tokenization import DetokenizeRequest, TokenizeRequest
 from tests.http.bodies import BIG, HI, body_of, for_chat, for_completion, refusal
 from tests.http.serving import serving
