@@ -26,6 +26,7 @@ from ..protocol.topology import System
 from ..telemetry.discovery import without_secrets
 from ..telemetry.trace_events import EventKind
 from ..telemetry.versions import versions
+from .whole_file import write_whole
 
 NEWEST = "dump-*.json"
 KEPT = 20  # files
@@ -91,9 +92,7 @@ def write_dump(context: DumpContext, error: BaseException, about: dict[str, Any]
     path = folder / f"dump-{stamp}-{context.name}-{os.getpid()}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".writing")
-        beside.write_bytes(msgspec.json.encode(make_dump(context, error, about)))
-        beside.rename(path)
+        write_whole(path, msgspec.json.encode(make_dump(context, error, about)))
         for old in sorted(folder.glob(NEWEST), key=lambda one: one.name)[:-KEPT]:
             old.unlink(missing_ok=True)
     except OSError as problem:

@@ -20,6 +20,7 @@ import msgspec
 from actorserve.shm.kv_map.profile import ProfileState, ProfileWords
 
 from .sampler import Entry, StackSampler
+from .whole_file import write_whole
 
 log = logging.getLogger("profile")
 PART = ".part"
@@ -76,9 +77,7 @@ def write_part(folder: Path, name: str, part: Part) -> None:
     path = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".writing")
-        beside.write_bytes(msgspec.json.encode(part))
-        beside.rename(path)
+        write_whole(path, msgspec.json.encode(part))
     except OSError as error:
         log.warning("--profile-dir: %s: %s", path, error.strerror)
 

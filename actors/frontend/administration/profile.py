@@ -18,6 +18,7 @@ from ...protocol.kinds import kind_of
 from ...protocol.topics.administration import Profile, Profiled
 from ...runtime.process import Context
 from ...runtime.profiling import PART, Part, engine_part, is_part, part_name
+from ...runtime.whole_file import write_whole
 from ..rpc import Calls
 
 PARTS_S = 15.0  # in which actors write their parts
@@ -99,9 +100,7 @@ def _join(folder: Path, began: int, actors: list[str], replaced: dict[str, str])
     entries = [entry for part in found for entry in part.entries]
     about = {"missing": missing, "cut": sorted(part.actor for part in found if part.cut)}
     path = folder / f"profile-{time.strftime('%Y%m%d-%H%M%S')}-{began % 1_000_000:06}.json"
-    beside = path.with_suffix(".writing")
-    beside.write_bytes(msgspec.json.encode({"traceEvents": entries, "displayTimeUnit": "ms", "otherData": about}))
-    beside.rename(path)
+    write_whole(path, msgspec.json.encode({"traceEvents": entries, "displayTimeUnit": "ms", "otherData": about}))
     for part_path in parts:
         part_path.unlink()
     return {"path": str(path), "events": len(entries), **about}

@@ -1,0 +1,12 @@
+"""A file is written whole or not at all: who dies meanwhile leaves the one that was there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """OSError says why that cannot be."""
+    beside = path.with_suffix(".writing")
+    beside.write_bytes(content)
+    beside.rename(path)
