@@ -153,7 +153,7 @@ async def test_one_with_tools_of_servers_adds_to_it() -> None:
 @pytest.mark.parametrize("tools", [[], [TOOL]])
 async def test_it_stays_with_its_frontend_whatever_its_idempotency_key(tools: list[Any]) -> None:
     """Which names another frontend for some: that one would give it back."""
-    async with serving(tools=Noted(), tool_parser="hermes", idempotency=True) as served:
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
         served.engine.frontends = 2
         path = await made(served)
         for number in range(6):
@@ -167,7 +167,7 @@ async def test_it_stays_with_its_frontend_whatever_its_idempotency_key(tools: li
 
 
 async def test_one_with_tools_of_servers_that_is_asked_again_adds_once() -> None:
-    async with serving(tools=Noted(), tool_parser="hermes", idempotency=True) as served:
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
         path = await made(served)
         client = await served.client()
         body = {"input": "hi", "conversation": path.rpartition("/")[2], "tools": [TOOL]}
@@ -184,7 +184,7 @@ async def test_one_with_tools_of_servers_that_is_asked_again_adds_once() -> None
 
 
 async def test_an_answer_that_is_kept_is_told_whatever_has_come_of_the_response_before() -> None:
-    async with serving(idempotency=True) as served:
+    async with serving() as served:
         served.engine.has = lambda refs: True  # type: ignore[method-assign]
 
         async def asked_for(key: str, **body: Any) -> Answer:
@@ -203,7 +203,7 @@ async def test_an_answer_that_is_kept_is_told_whatever_has_come_of_the_response_
 
 
 async def test_an_answer_that_is_kept_is_told_whatever_has_come_of_its_conversation() -> None:
-    async with serving(idempotency=True) as served:
+    async with serving() as served:
         path = await made(served)
         assert (await respond(served, path, headers={"Idempotency_Key": "key"})).status == 200
         await served.ask("DELETE", path)

@@ -5,7 +5,6 @@ nothing is generated without it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ GONE = (400, "previous_response_not_found")
 
 @pytest_asyncio.fixture
 async def served() -> AsyncIterator[Served]:
-    async with serving(idempotency=True, tools=Noted(), tool_parser="hermes") as running:
+    async with serving(tools=Noted(), tool_parser="hermes") as running:
         yield running
 
 
@@ -140,7 +139,7 @@ async def test_one_in_the_background_goes_on_in_its_slots_or_fails(served: Serve
     forget(served, first)
     if not has_slots:
         served.engine.kept_jobs.clear()
-    make_app(served.engine, replace(SETTINGS, idempotency=True))
+    make_app(served.engine, SETTINGS)
     if has_slots:
         finish_all(await served.job())
         await served.release()
