@@ -12,7 +12,7 @@ import msgspec
 
 from .compilation import COMPILES
 from .names import common, llama_server, sglang, vllm
-from .names.llama_server import SAMPLING, UNLIMITED
+from .names.llama_server import COUNTS, DRAFTS, METHODS, SAMPLING, UNLIMITED
 
 
 class Meaning(msgspec.Struct, frozen=True):
@@ -177,6 +177,7 @@ AUTOMATIC = {
     "max_num_batched_tokens": ("-1",),
     "threads": ("auto", "-1"),
     "sse_keep_alive_interval": ("-1",),
+    "sleep_idle_seconds": ("-1",),
 }
 LISTS = ("served_model_name", "allowed_origins", "allowed_methods", "allowed_headers")
 
@@ -222,7 +223,7 @@ KEYS = {  # names that set one key of a JSON object: (field, key)
 KEYS |= {name: ("override_generation_config", key) for key, names in SAMPLING.items() for name in names.split()}
 FREE_TEXTS = ("reasoning_config",)  # fields of which such a key is whatever people write
 ALGORITHMS = {"nextn": "mtp", "standalone": "draft_model"}
-ALGORITHMS |= {name: name for name in ("eagle", "eagle3", "dflash", "ngram")}
+ALGORITHMS |= {name: name for name in ("eagle", "eagle3", "dflash", "ngram")} | METHODS
 
 VARIABLES = {  # of the environment, with the value that the field has
     "VLLM_BATCH_INVARIANT": "deterministic",
@@ -265,6 +266,7 @@ MEANINGS = {
     **_spread(SAME, lambda field, _: Meaning(field=field, automatic=AUTOMATIC.get(field, ()), lists=field in LISTS)),
     **{name: Meaning(field=field, fixed=value) for name, (field, value) in FIXED.items()},
     **{name: Meaning(field=field, key=key, automatic=UNLIMITED.get(key, ())) for name, (field, key) in KEYS.items()},
+    **_spread(DRAFTS, lambda key, _: Meaning("speculative_config", key, automatic=COUNTS.get(key, ()))),
     **_spread(NEEDLESS, _needless),
     **_spread(REFUSED, _refused),
 }

@@ -52,8 +52,7 @@ REFUSED = {  # reason: names
     why.CLIENTS: "--sampling-defaults --ignore-eos",
     why.BY_REQUEST: "--reasoning-budget --reasoning-effort --grammar --grammar-file "
     "-j --json-schema --prefill-assistant",
-    why.SPECULATION: "--speculative-model --num-speculative-tokens -md --model-draft --draft --draft-max --draft-min "
-    "--draft-p-min",
+    why.SPECULATION: "--speculative-model --num-speculative-tokens",
     "drafts of a row are a line, and no tree: 1 is how it is": "--speculative-eagle-topk",
     "the folder of the model has what it sees by; GGUF files are read for their texts": "-mm --mmproj --mmproj-url",
     "--media-memory-bytes sets it, for pictures of running requests and a cache together": "--mm-processor-cache-gb "

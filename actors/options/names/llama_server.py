@@ -35,6 +35,16 @@ SAMPLING = {  # key of --override-generation-config: names, of what requests lea
     "frequency_penalty": "--frequency-penalty",
     "max_new_tokens": "-n --predict --n-predict",
 }
+DRAFTS = {  # key of --speculative-config: names
+    "method": "--spec-type",
+    "model": "-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf",
+    "num_speculative_tokens": "--draft --draft-n --draft-max --spec-draft-n-max",
+}
+COUNTS = {"num_speculative_tokens": ("3",)}  # as many as where nothing is said
+METHODS = {  # of drafts, by their names there
+    **{"draft-simple": "draft_model", "draft-eagle3": "eagle3", "draft-mtp": "mtp", "draft-dflash": "dflash"},
+    **dict.fromkeys(("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"), "ngram"),
+}
 UNLIMITED = {"max_new_tokens": ("-1", "-2")}  # what the model's length bounds in any case
 SWITCHES = frozenset(  # of the refused: those without a value
     "offline cpu-moe spec-draft-cpu-moe context-shift ui-mcp-proxy agent models-autoload skip-chat-parsing "
@@ -54,6 +64,8 @@ NEEDLESS = {
     "--cpu-strict-draft= --prio-draft= --poll-draft= --cpu-mask-batch-draft= --cpu-strict-batch-draft= "
     "--prio-batch-draft= --poll-batch-draft=",
     "there are no tools beside the server": "-no-ag",
+    "drafts are verified as they are, however few and unlikely": "--draft-min= --draft-n-min= --spec-draft-n-min= "
+    "--draft-p-min= --spec-draft-p-min= --draft-p-split= --spec-draft-p-split=",
     why.IN_MEMORY: "-lm= --load-mode= -lzm= --lazy-mode= -nr",
     why.ALL_ON_DEVICE: "-kvo --no-host --op-offload --mmproj-offload --spec-draft-ngl= -ngld= --gpu-layers-draft= "
     "--n-gpu-layers-draft=",
@@ -71,11 +83,9 @@ REFUSED = {
     "--adaptive-target --adaptive-decay --dynatemp-range --dynatemp-exp --mirostat --mirostat-lr --mirostat-ent "
     "-l --logit-bias",
     why.BY_REQUEST: "-jf --json-schema-file -r --reverse-prompt -sp --special",
-    why.SPECULATION: "--spec-type --spec-default --spec-draft-model --spec-draft-hf -hfd -hfrd --hf-repo-draft "
-    "--spec-draft-n-max --draft-n --spec-draft-n-min --draft-n-min --spec-draft-p-min --spec-draft-p-split "
-    "--draft-p-split --spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n "
-    "--spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m "
-    "--spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m "
+    why.SPECULATION: "--spec-default --spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match "
+    "--spec-ngram-simple-size-n --spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n "
+    "--spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m "
     "--spec-ngram-map-k4v-min-hits --spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits --spec-synth-len "
     "--spec-synth-rates -lcs --lookup-cache-static -lcd --lookup-cache-dynamic",
     "--kv-cache-dtype sets the type of keys and values together": "--spec-draft-type-k -ctkd --cache-type-k-draft "
@@ -106,7 +116,6 @@ REFUSED = {
     "--ui-mcp-proxy --webui-mcp-proxy -ag --agent",
     "--default-chat-template-kwargs '{\"enable_thinking\": false}' turns thinking off": "-rea --reasoning",
     "--tool-call-parser none and --reasoning-parser none leave answers as the model writes them": "--skip-chat-parsing",
-    "/sleep makes it sleep, with --admin-api-key": "--sleep-idle-seconds",
     "what stands before and behind is told in the order that the model knows": "--spm-infill",
     "`actorserve --version` says it": "--version",
     "`actorserve models` lists them": "-cl --cache-list",
@@ -120,23 +129,19 @@ UNDERSTOOD: dict[str, dict[str, tuple[str, object]]] = {
 UNSET, NAUGHT, ONE = ("-1", "-1.0", "-1.00"), ("0", "0.0", "0.00"), ("1", "1.0", "1.00")
 HARMLESS = {  # defaults, which scripts write out: what they say is so anyway, or of what there is not
     **dict.fromkeys(
-        "--reasoning-budget --sleep-idle-seconds --adaptive-target --yarn-ext-factor "
+        "--reasoning-budget --adaptive-target --yarn-ext-factor "
         "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast".split(),
         UNSET,
     ),
     **dict.fromkeys(
         "-mg --main-gpu --mirostat --dry-multiplier --dynatemp-range --xtc-probability "
-        "--rope-freq-base --rope-freq-scale --yarn-orig-ctx "
-        "--spec-draft-n-min --draft-n-min --spec-draft-p-min".split(),
+        "--rope-freq-base --rope-freq-scale --yarn-orig-ctx".split(),
         NAUGHT,
     ),
     "--dynatemp-exp": ONE,
     **dict.fromkeys(("-cram", "--cache-ram"), (*NAUGHT, "8192")),  # texts are the same without
     **dict.fromkeys(("-to", "--timeout"), ("600", "3600")),
     **dict.fromkeys(("-sm", "--split-mode"), ("layer", "none")),
-    "--spec-type": ("none",),
-    **dict.fromkeys(("--spec-draft-n-max", "--draft-n"), ("3", "16")),
-    **dict.fromkeys(("--spec-draft-p-split", "--draft-p-split"), ("0.1", "0.10")),
     **dict.fromkeys(
         "--spec-draft-type-k -ctkd --cache-type-k-draft --spec-draft-type-v -ctvd --cache-type-v-draft".split(),
         ("f16", "bf16"),

@@ -20,6 +20,7 @@ AUTO, NONE = "auto", "none"
 OFF = (NONE, "off", "null", "false")  # what says so
 VERIFIED = "num_draft_tokens"  # --speculative-num-draft-tokens
 DEFAULT_LOOKUP = 5  # tokens, where neither bound is given
+DEFAULT_DRAFTS = 3  # of a model, as llama-server has it
 
 Drafts = Annotated[int, Meta(ge=1, le=32)]
 Ending = Annotated[int, Meta(ge=1, le=64)]
@@ -31,7 +32,7 @@ class NgramOptions(
 ):
     """Drafts are what followed the last tokens when they came before."""
 
-    num_speculative_tokens: Drafts
+    num_speculative_tokens: Drafts = 4
     prompt_lookup_max: Ending | None = None
     prompt_lookup_min: Ending | None = None
 
@@ -60,7 +61,7 @@ class DraftModelOptions(
     """Drafts are what a smaller model says."""
 
     model: str
-    num_speculative_tokens: Drafts
+    num_speculative_tokens: Drafts = DEFAULT_DRAFTS
     draft_tensor_parallel_size: Alone = None
 
 
@@ -70,7 +71,7 @@ class EagleOptions(
     """Drafts are what a layer says that goes on from the model's last hidden states (EAGLE-1 and EAGLE-2)."""
 
     model: str
-    num_speculative_tokens: Drafts
+    num_speculative_tokens: Drafts = DEFAULT_DRAFTS
     draft_tensor_parallel_size: Alone = None
 
 
@@ -80,7 +81,7 @@ class Eagle3Options(
     """The same from hidden states of three layers (EAGLE-3)."""
 
     model: str
-    num_speculative_tokens: Drafts
+    num_speculative_tokens: Drafts = DEFAULT_DRAFTS
     draft_tensor_parallel_size: Alone = None
 
 
@@ -90,7 +91,7 @@ class MedusaOptions(
     """Drafts are what heads say, each of them of one more token ahead."""
 
     model: str
-    num_speculative_tokens: Drafts
+    num_speculative_tokens: Drafts = DEFAULT_DRAFTS
     draft_tensor_parallel_size: Alone = None
 
 
@@ -100,14 +101,14 @@ class DFlashOptions(
     """Drafts are what a small model says in one pass, a block of them, from hidden states of several layers."""
 
     model: str
-    num_speculative_tokens: Drafts
+    num_speculative_tokens: Drafts = DEFAULT_DRAFTS
     draft_tensor_parallel_size: Alone = None
 
 
 class MtpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="mtp"):
     """Drafts are what the model's own layer for multi-token prediction says."""
 
-    num_speculative_tokens: Drafts
+    num_speculative_tokens: Drafts = DEFAULT_DRAFTS
     draft_tensor_parallel_size: Alone = None
 
 
@@ -215,7 +216,11 @@ def _named(values: dict[str, Any]) -> dict[str, Any]:
 
 def _unknown_method(values: Any) -> str:
     """What is wrong with the method, if that is it."""
-    given = values.get("method") if isinstance(values, dict) else None
+    if not isinstance(values, dict):
+        return ""
+    if "method" not in values:
+        return f"method is missing, which is one of {', '.join(METHODS)}; with a model it may be left out"
+    given = values["method"]
     if given in METHODS or not isinstance(given, str):
         return ""
     if given in REFUSED:

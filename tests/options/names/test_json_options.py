@@ -11,6 +11,7 @@ import pytest
 from actorserve.actors.cli import main
 from actorserve.actors.llm.settings import read_options
 from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.options.objects.speculative import DraftModelOptions, NgramOptions, read_speculative
 
 from .command_lines import read, refused
 
@@ -76,6 +77,14 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     expected = {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 3}
     config = read(*words.split(), "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
     assert config.speculative_config is not None and json.loads(config.speculative_config) == expected
+    of_llama = read(*"-md a/b.gguf --draft-max 8 --draft-min 2 --spec-type draft-simple".split())
+    expected = {"method": "draft_model", "model": "a/b.gguf", "num_speculative_tokens": 8}
+    assert of_llama.speculative_config is not None and json.loads(of_llama.speculative_config) == expected
+    assert read_speculative(read("--hf-repo-draft", "a/b")) == DraftModelOptions(model="a/b", num_speculative_tokens=3)
+    assert read_speculative(read("-md", "a/b", "--draft", "3")) == DraftModelOptions(model="a/b")
+    with pytest.raises(ConfigError, match="method is missing, which is one of ngram, suffix"):
+        read_speculative(read("--draft-max", "8"))
+    assert read_speculative(read("--spec-type", "ngram-mod")) == NgramOptions(num_speculative_tokens=4)
     alone = read(*"--speculative-algorithm NGRAM --speculative-num-draft-tokens 4".split())
     assert alone.speculative_config == '{"method":"ngram","num_speculative_tokens":3}'
     config = read(*words.replace("EAGLE3", "DFLASH").split())

@@ -15,6 +15,7 @@ from actorserve.actors.model.formats.configs import READERS
 from actorserve.actors.options.also import read_also
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.options.fields import option_fields
+from actorserve.actors.options.names.llama_server import DRAFTS
 from actorserve.actors.options.other_servers import (
     AUTOMATIC,
     FIXED,
@@ -117,7 +118,9 @@ SIZES = {"cudagraph_capture_sizes": [4, 8]}
         ("--log-requests-format json", {"log_format": "json"}),
         ("--fingerprint-mode hash", {}),
         ("--fingerprint-mode custom --fingerprint-value a", {"fingerprint_mode": "custom", "fingerprint_value": "a"}),
-        ("--video-pruning-rate 0.0 --offload-group-size 0 --moe-dense-tp-size 1 --spec-type none --mirostat 0", {}),
+        ("--video-pruning-rate 0.0 --offload-group-size 0 --moe-dense-tp-size 1 --mirostat 0", {}),
+        ("--spec-type none -md a/b", {"speculative_config": "none"}),
+        ("--draft-min 4 --draft-p-min 0.8 --spec-draft-p-split=0.2", {}),
         ("-n -1 -sm layer -cram 0 --reasoning-budget -1 --yarn-ext-factor -1.00", {}),
         ("--cache-ram 8192 --timeout 3600", {}),
     ],
@@ -303,7 +306,7 @@ def test_the_table_fits_the_options() -> None:
     reasons = [
         name.partition("=")[0] for table in (NEEDLESS, REFUSED) for names in table.values() for name in names.split()
     ]
-    ours = [*FIXED, *KEYS, *(name for names in SAME.values() for name in names.split())]
+    ours = [*FIXED, *KEYS, *(name for table in (SAME, DRAFTS) for names in table.values() for name in names.split())]
     assert len(reasons + ours) == len(MEANINGS), "a name means one thing"
     assert not MEANINGS.keys() & {f"--{name.replace('_', '-')}" for name in fields}
     counted = sum(len(names.split()) for names in SAME.values())

@@ -40,7 +40,7 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
         ("--incremental-streaming-output", "/v1/chat/completions what is new"),
         ("--mirostat 2", "clients say it with each request"),
         ("--models-dir /x", "--also names further models"),
-        ("--spec-type ngram-simple", "drafts are set by --speculative-config"),
+        ("--spec-default", "drafts are set by --speculative-config"),
     ],
 )
 def test_what_else_there_is_not(words: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -309,7 +309,6 @@ def drafted_tokens(server: Server) -> float:
             "draft_tensor_parallel_size: Expected `int` <= 1",
         ),
         ('{"num_speculative_tokens": 3}', "method"),
-        ('{"method": "ngram"}', "num_speculative_tokens"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens: Expected `int` >= 1"),
         ('{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup": 1}', "; did you mean prompt_lookup_m"),
         (
