@@ -228,7 +228,8 @@ class SnapshotReader:
         word = self._sleep(engine)
         if (sleep := word.state).is_on:
             since = f"for {max(0, now_ns - word.since_ns) / SECOND:.0f} s"
-            told = "to sleep once what has begun has ended" if sleep.draining else "asleep until /wake_up"
+            until = "something is asked" if sleep.idle else "/wake_up"
+            told = "to sleep once what has begun has ended" if sleep.draining else f"asleep until {until}"
             return f"{told} (level {sleep.level}, {since})"
         paused = PAUSES.get(PauseWord(self.segment.map, self.system.kv_map_offsets[engine]).state, "")
         elsewhere = self.system.remote_engines

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .layout import HEADER_BYTES, SLEEP, SLEPT_AT
 
-LEVELS, DRAINING, REFUSES, PARTS_AT, SECONDS_AT = 3, 1 << 2, 1 << 3, 4, 8
+LEVELS, DRAINING, REFUSES, PARTS_AT, IDLE, SECONDS_AT = 3, 1 << 2, 1 << 3, 4, 1 << 6, 8
 MOST_SECONDS = 1 << 32
 
 
@@ -35,6 +35,7 @@ class SleepState(NamedTuple):
     draining: bool = False  # it falls asleep once what has begun has ended
     refuses: bool = False  # requests that come are refused
     wait_s: int = 0  # for so long they wait
+    idle: bool = False  # it fell asleep by itself, and wakes for the first of them
 
     @property
     def is_parked(self) -> bool:
@@ -43,19 +44,20 @@ class SleepState(NamedTuple):
 
     @property
     def is_on(self) -> bool:
-        """Has somebody asked for it?"""
+        """Does it sleep, or is it to?"""
         return self.level > 0
 
     def packed(self) -> int:
         """As a word."""
-        flags = (DRAINING if self.draining else 0) | (REFUSES if self.refuses else 0)
+        flags = (DRAINING if self.draining else 0) | (REFUSES if self.refuses else 0) | (IDLE if self.idle else 0)
         return self.level | flags | int(self.asleep) << PARTS_AT | self.wait_s << SECONDS_AT
 
     @classmethod
     def unpacked(cls, word: int) -> SleepState:
         """Of a word."""
         parts = Part(word >> PARTS_AT & Part.ALL)
-        return cls(word & LEVELS, parts, bool(word & DRAINING), bool(word & REFUSES), word >> SECONDS_AT)
+        flags = bool(word & DRAINING), bool(word & REFUSES)
+        return cls(word & LEVELS, parts, *flags, word >> SECONDS_AT, bool(word & IDLE))
 
 
 class SleepWord:

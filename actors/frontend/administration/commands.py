@@ -69,6 +69,10 @@ class Administration:
         """Does an engine sleep, or is it to?"""
         return self._watch.is_on()
 
+    def sleeps_until_woken(self) -> bool:
+        """And by nothing but an operator's word?"""
+        return self._watch.is_on(by_itself=False)
+
     async def update_weights(self, path: str, mode: str, wait_s: int) -> None:
         """From then on all is computed with the weights of this folder, or as they lie in the served model's now. A
         sleep with other weights behind it: no prefix is found that was computed before.

@@ -14,9 +14,9 @@ class SleepWatch:
     def __init__(self, context: Context) -> None:
         self._words = [SleepWord(context.segment.map, offset) for offset in context.system.kv_map_offsets]
 
-    def is_on(self) -> bool:
-        """Does an engine sleep, or is it to?"""
-        return any(word.state.is_on for word in self._words)
+    def is_on(self, by_itself: bool = True) -> bool:
+        """Does an engine sleep, or is it to? `by_itself`: also one that has fallen asleep so, and wakes so."""
+        return any((state := word.state).is_on and (by_itself or not state.idle) for word in self._words)
 
     def refusal(self) -> ApiError | None:
         """What a request gets that comes now; None where it is taken."""

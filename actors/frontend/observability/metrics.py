@@ -16,7 +16,7 @@ from actorserve.http.accounts import Accounts
 from actorserve.http.metrics import Distribution, Exporter, Family, Labels
 from actorserve.shm.adapters.registry import AdapterState, RegisteredAdapter
 from actorserve.shm.engine_places import PARKED, EnginePlaces, EngineTroubles
-from actorserve.shm.kv_map.sleep import SleepWord
+from actorserve.shm.kv_map.sleep import SleepState, SleepWord
 
 from ...protocol.actor_spec import ActorSpec
 from ...protocol.kinds import KINDS, SUPERVISOR, kind_of
@@ -146,12 +146,15 @@ class ServerMetrics:
             return self._shortage(self._system.by_name[actor.name], actor.gauges)
         return None
 
+    def _sleep(self, engine: int) -> SleepState:
+        return SleepWord(self._segment.map, self._system.kv_map_offsets[engine]).state
+
     def _shortage(self, actor: ActorSpec, gauges: dict[str, int]) -> str | None:
         if not gauges["blocks_total"] and actor.engine in self._system.remote_engines:
             place = self._config.remote_engines[actor.engine - self._system.remote_engines.start]
             why = self._trouble_elsewhere(actor.engine) or "it does not compute yet"
             return f"its engine at {place}: {why}"
-        if not gauges["blocks_total"]:
+        if not gauges["blocks_total"] and not self._sleep(actor.engine).idle:
             return "no KV memory: it has not met its worker yet"
         queued = gauges["running"] + gauges["waiting"]
         if queued >= self._system.models[actor.model].config.max_num_seqs + self._system.max_queued:
@@ -203,7 +206,7 @@ class ServerMetrics:
         accepted = Family("counter", "vllm:spec_decode_num_accepted_tokens_per_pos", "Those at each place")
         survived = Family("counter", "actorserve:requests_recovered", "Sequences that went on after a death")
         trouble = Family("gauge", "actorserve:engine_trouble", "Why an engine elsewhere does not compute")
-        sleeps = [SleepWord(self._segment.map, offset).state for offset in self._system.kv_map_offsets]
+        sleeps = [self._sleep(engine) for engine in range(len(self._system.kv_map_offsets))]
         schedulers = zip(self._engines, self._schedulers, sleeps, strict=True)
         for engine, (labels, position, sleep) in enumerate(schedulers):
             words = self._board.gauges(position)

@@ -168,6 +168,15 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="seconds that one step of the worker may take before it is killed and replaced",
         ),
     ] = 120.0
+    sleep_idle_seconds: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MOST_SECONDS,
+            description="seconds without a request after which a model gives its memory back, until the next one; "
+            "0: never",
+        ),
+    ] = 0
     max_restarts: Annotated[
         int,
         Meta(

@@ -13,13 +13,14 @@ as anywhere else, for those that come, and answered at once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import msgspec
 
 from actorserve.shm.board.board import Parked as WhyParked
 from actorserve.shm.kv_map.profile import ProfileWords
-from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
+from actorserve.shm.kv_map.sleep import MOST_SECONDS, Part, SleepState, SleepWord
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.weights import WeightsRecord
 
@@ -44,6 +45,7 @@ from ...runtime.profiling import change_profile
 from ..scheduler import Scheduler
 
 MOST_CALLS = 64  # of workers at once
+IDLE = SleepState(1, idle=True, wait_s=MOST_SECONDS - 1)  # it waits for nobody: who comes wakes it
 
 
 class EngineAdministration:
@@ -61,6 +63,8 @@ class EngineAdministration:
         self._calls: dict[int, dict[int, MethodCalled]] = {}  # by rank
         self._profiles = ProfileWords(context.segment.words, context.system.kv_map_offsets[0])
         self._first_worker = context.system.workers_of(context.spec.engine)[0].position
+        self._idle_s = context.served.config.sleep_idle_seconds
+        self._busy_at = time.monotonic()
         if self._sleep.state.is_parked:
             tell_workers(LookAtSleep())
 
@@ -128,6 +132,8 @@ class EngineAdministration:
         sleep, scheduler = self._sleep, self._scheduler
         drained = sleep.drained(scheduler.is_drained) or self._ends_nowhere()
         fell = drained and self._fall_asleep(sleep.state, [])
+        if self._idle_s:
+            fell |= self._turn_idle(has_worker)
         nobody = (sleep.is_waited_for or bool(self._calls)) and self.has_no_workers
         calls = sleep.answers(0 if nobody else self._workers, has_worker or nobody)
         for call in calls:
@@ -137,6 +143,19 @@ class EngineAdministration:
         for call in list(self._calls) if nobody else ():
             self._answer_call(call, self._calls.pop(call))
         return fell, len(calls) + fell
+
+    def _turn_idle(self, has_worker: bool) -> bool:
+        """Fall asleep where nothing was asked for --sleep-idle-seconds, and wake for what is asked. Who dies in between
+        has a successor that finds the word, and what waits.
+        """
+        sleep, asked, now = self._sleep, bool(self._scheduler.sequences), time.monotonic()
+        if asked and sleep.state.idle:
+            sleep.rouse()
+            self._context.log.info("it wakes: something is asked")
+            self._tell_workers(LookAtSleep())
+        if asked or self._calls or sleep.state.is_on or not has_worker:
+            self._busy_at = now
+        return now - self._busy_at >= self._idle_s and self._fall_asleep(IDLE, [])
 
     def _ends_nowhere(self) -> bool:
         """Is what has begun here never to end while the engine drains: has it no workers, and no other computes?"""

@@ -58,6 +58,10 @@ class SleepControl:
         self._set(self.state._replace(asleep=asleep, draining=False) if asleep else SleepState())
         self._wait_for_waking[call] = None
 
+    def rouse(self) -> None:
+        """It wakes by itself."""
+        self._set(SleepState())
+
     def _set(self, state: SleepState) -> None:
         self._word.state = self.state = state
 

@@ -39,7 +39,10 @@ class Administered(Protocol):
         """They are there again."""
 
     def is_sleeping(self) -> bool:
-        """Has somebody asked for a sleep?"""
+        """Does it sleep, or is it to?"""
+
+    def sleeps_until_woken(self) -> bool:
+        """And by nothing but an operator's word?"""
 
     def update_weights(self, path: str, mode: str, wait_s: int) -> Awaitable[None]:
         """From then on all is computed with the weights of this folder; of the served model's, if it is empty."""

@@ -91,7 +91,7 @@ class Operations:
 
     def _rests(self) -> list[str]:
         """What operators have to do before anything is computed."""
-        sleeps = ["POST /wake_up: it sleeps"] if self._engine.administration.is_sleeping() else []
+        sleeps = ["POST /wake_up: it sleeps"] if self._engine.administration.sleeps_until_woken() else []
         return sleeps + (["POST /resume: it is paused"] if self._engine.is_paused() else [])
 
     async def version(self, request: web.Request) -> web.Response:

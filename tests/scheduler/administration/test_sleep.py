@@ -22,6 +22,7 @@ def new_word() -> SleepWord:
         SleepState(1, Part.ALL, False, True, 86_400),
         SleepState(2, Part.KV, False, False, 300),
         SleepState(2, Part.NONE, True, True, 1),
+        SleepState(1, Part.ALL, False, False, (1 << 32) - 1, True),
     ],
 )
 def test_a_state_is_one_word(state: SleepState) -> None:
