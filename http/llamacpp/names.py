@@ -13,7 +13,13 @@ SAMPLERS: dict[str, tuple[str, ...]] = {  # by their names there: the fields tha
     **{name: (name,) for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
     "typ_p": ("typical_p",),
     "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
-    **dict.fromkeys(("dry", "xtc", "tfs_z", INFILL), ()),  # which are refused elsewhere, where they are asked for
+    **dict.fromkeys(("dry", "xtc", "tfs_z", "adaptive_p", INFILL), ()),  # refused elsewhere, where they are asked for
+}
+OTHER_NAMES = {name.replace("_", ""): name for name in SAMPLERS}
+OTHER_NAMES |= {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
+LETTERS = {  # where all of them are one text
+    **{"e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p"},
+    **{"x": "xtc", "t": "temperature", "a": "adaptive_p", "i": INFILL},
 }
 OFF: dict[str, Any] = {
     **{"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "top_n_sigma": -1, "typical_p": 1},
@@ -29,6 +35,8 @@ class LlamaFields(SamplingFields, kw_only=True):
     repeat_penalty: Annotated[float | None, Range(0, 100, above=True)] = None  # repetition_penalty
     repeat_last_n: int | None = None  # -1: all, 0: no penalty
     samplers: list[str] | str | None = None  # those that are used, in our order; an empty list: as if left out
+    timings_per_token: bool | None = None  # how long it took, in the answer, or each event of a stream
+    return_progress: bool | None = None  # how far the prompt has come, in events of a stream before its text
 
 
 def take_names(request: LlamaFields) -> None:
@@ -53,11 +61,13 @@ def penalty_of(given: float | None, looks_back: int | None) -> float | None:
 def unused(samplers: list[str] | str) -> dict[str, Any]:
     """What turns off the samplers that are not among these, if any are named."""
     if isinstance(samplers, str):
-        raise bad_request("samplers: a list of names is taken, not their letters.", "samplers")
-    for name in samplers:
+        names = [LETTERS.get(letter, letter) for letter in samplers]
+    else:
+        names = [OTHER_NAMES.get(name.lower().replace("-", "").replace("_", ""), name) for name in samplers]
+    for name in names:
         if name not in SAMPLERS:
             raise bad_request(f"samplers: {name[:64]!r} is none of {', '.join(SAMPLERS)}.", "samplers")
-    used = {name for one in samplers for name in SAMPLERS[one]}
-    if INFILL in samplers and "temperature" not in samplers:
+    used = {field for name in names for field in SAMPLERS[name]}
+    if INFILL in names and "temperature" not in names:
         return {name: value for name, value in OFF.items() if name not in used} | {"temperature": 0}
     return {name: value for name, value in OFF.items() if name not in used} if samplers else {}

@@ -1,10 +1,11 @@
-"""Paths of OpenAI's and Anthropic's API that are not here, and what does the same, or why nothing does."""
+"""Paths of other servers' APIs that are not here, and what does the same, or why nothing does."""
 
 from __future__ import annotations
 
 FILES = "`actorserve run-batch` answers a file of requests."
 TEXTS = "This server's answers are texts."
 KEPT = "Conversations are kept at /v1/conversations, and responses: previous_response_id goes on from one."
+LOADED = "Models are loaded at the start (--also names further ones); --sleep-idle-seconds gives back what nobody asks."
 REASONS = {
     "/v1/files": FILES,
     "/v1/uploads": FILES,
@@ -19,6 +20,9 @@ REASONS = {
     "/v1/moderations": "A classifier, where one is served, labels texts at POST /classify.",
     "/v1/fine_tuning": "Models and adapters are served as they are, and trained elsewhere.",
     "/v1/evals": "Whoever evaluates a model asks it by the other paths.",
+    "/slots": "What was computed of a text is found again by all requests; --kv-offload keeps it in a folder, as well.",
+    "/models/load": LOADED,
+    "/models/unload": LOADED,
     "/v1/containers": "No code is run here; tools of MCP servers are called by POST /v1/responses.",
 }
 

@@ -155,6 +155,21 @@ async def test_what_is_not_there_is_told_with_the_reason(served: Served, path: s
     assert answer.status == 404 and f"Not Found: POST {path}. " in told and why in told
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "why"),
+    [
+        ("/slots/0?action=save", 404, "--kv-offload keeps it in a folder"),
+        ("/models/load", 405, "--also names further ones"),
+        ("/models/unload", 405, "--sleep-idle-seconds"),
+    ],
+)
+async def test_what_llama_server_loads_and_saves_is_told_with_the_reason(
+    served: Served, path: str, status: int, why: str
+) -> None:
+    answer = await served.ask("POST", path, b"{}")
+    assert answer.status == status and why in answer.json["error"]["message"]
+
+
 async def test_a_response_is_none_of_the_paths_beside_it(served: Served) -> None:
     for method, path, status in (
         ("GET", "/v1/responses/compact", 405),

@@ -35,14 +35,15 @@ def test_it_goes_before_chats_other_name_too() -> None:
     assert limit(ChatRequest, messages=HI, n_predict=5, max_completion_tokens=9) == 5
 
 
+@pytest.mark.parametrize("samplers", [["top_k", "temperature"], ["TOP-K", "temp"], ["topk", "temperature"], "kt", "tk"])
 @pytest.mark.parametrize("make", [for_chat, for_completion])
-def test_samplers_that_are_not_named_are_off(make: Any) -> None:
-    drawn = make(samplers=["top_k", "temperature"], temperature=0.5, top_k=40, min_p=0.1, repeat_penalty=1.2)[1][0]
+def test_samplers_that_are_not_named_are_off(make: Any, samplers: list[str] | str) -> None:
+    drawn = make(samplers=samplers, temperature=0.5, top_k=40, min_p=0.1, repeat_penalty=1.2)[1][0]
     found = drawn.sampling
     assert (found.temperature, found.top_k, found.min_p, found.repetition_penalty) == (0.5, 40, 0, 1)
     assert make(samplers=[], min_p=0.25)[1][0].sampling.min_p == 0.25
-    for samplers in (["nobody"], "kypmt"):
-        assert refusal(make, samplers=samplers).param == "samplers"
+    for wrong in (["nobody"], "kz"):
+        assert refusal(make, samplers=wrong).param == "samplers"
 
 
 @pytest.mark.parametrize("make", [for_chat, for_completion])

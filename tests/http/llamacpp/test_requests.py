@@ -69,7 +69,7 @@ def test_samplers_that_are_not_named_are_off() -> None:
     assert completion_of(infill(samplers=["infill", "temperature"], temperature=0.5)).temperature == 0.5
 
 
-@pytest.mark.parametrize("samplers", [["top_k", "nobody"], "kypmt"])
+@pytest.mark.parametrize("samplers", [["top_k", "nobody"], "kz"])
 def test_samplers_that_nobody_knows(samplers: Any) -> None:
     with pytest.raises(ApiError, match=r"samplers:") as raised:
         completion_of(LlamaCompletionRequest(prompt="a", samplers=samplers))
