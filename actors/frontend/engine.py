@@ -31,7 +31,7 @@ from actorserve.http.dashboard.figures import PageFigures
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.idempotency_keys import Kept, Key, Records
 from actorserve.http.generation.job import Engine, Heard, Job
-from actorserve.http.generation.times import JobTimes
+from actorserve.http.generation.times import JobTimes, PromptProgress
 from actorserve.shm.kv_map.pause import PauseWord
 from actorserve.shm.table.stamps import Stamps
 
@@ -52,6 +52,7 @@ from .observability.client_metrics import ClientMetrics
 from .observability.dashboard import DashboardFigures
 from .observability.job_times import read_times
 from .observability.metrics import ServerMetrics
+from .observability.prompt_progress import PromptsProgress
 from .renderers import Renderers
 from .requests.jobs import Jobs, cannot_finish
 from .requests.lengths import post_measured
@@ -105,6 +106,7 @@ class FrontendEngine(Engine):
         self._context, self._status = context, context.status
         self._metrics = ServerMetrics(context, self.adapters, self.accounts)
         self._page = DashboardFigures(context)
+        self._prompts = PromptsProgress(context)
         self._sessions: dict[bytes, float] = {}  # until when they are open, by their keys in the log
 
     def of_model(self, model: int) -> FrontendEngine:
@@ -178,6 +180,9 @@ class FrontendEngine(Engine):
 
     def times(self, job: Job) -> JobTimes:
         return read_times(job, self._stamps)
+
+    def progress(self, job: Job) -> list[PromptProgress]:
+        return self._prompts.progress(job)
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
         return await self._calls.tokenize(prompt, token_strings, self._model)

@@ -27,7 +27,7 @@ from ..output.events import OutputParser
 from .choice import Choice, PlainText
 from .fields.sampling import with_own_seeds
 from .idempotency_keys import Kept, Key, Records
-from .times import JobTimes
+from .times import JobTimes, PromptProgress
 
 log = logging.getLogger("http")
 MISTAKE = "The server made a mistake; its log says which."
@@ -280,6 +280,9 @@ class Engine(Records, Protocol):
 
     def times(self, job: Job) -> JobTimes:
         """When what happened to it, as far as it has come."""
+
+    def progress(self, job: Job) -> list[PromptProgress]:
+        """How far its prompts have come, those that are rendered."""
 
     def keep(self, key: Key, job: Job, seed: int, created: int) -> None:
         """The answer can be had again by this key, for some minutes."""

@@ -162,6 +162,8 @@ def _told_beside(body: GenerationFields, settings: Settings) -> dict[str, Any]:
         "usage": final or continuous,
         "continuous_usage": continuous,
         "metrics": bool(body.return_metrics) or settings.enable_per_request_metrics,
+        "timings": bool(body.timings_per_token),
+        "progress": bool(body.return_progress),
         "hands_on": settings.kv if hands_on(body.kv_transfer_params) else None,
         "prompt_text": bool(body.return_prompt_text),
         "padded": bool(options and options.include_obfuscation),

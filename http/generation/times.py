@@ -41,5 +41,15 @@ class JobTimes:
         return _between(self.arrival, self.last_token)
 
 
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How far a choice's prompt has come, in tokens."""
+
+    choice: int
+    total: int
+    cached: int
+    computed: int  # those among them
+
+
 def _between(start: int, end: int) -> int:
     return end - start if start and end >= start else 0

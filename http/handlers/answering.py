@@ -44,12 +44,12 @@ from ..middleware.context import (
     log_prompts,
 )
 from ..openai.schemas import ChatRequest, GenerationFields
-from ..output.answer import EVENTS, Answer, AnswerOptions
+from ..output.answer import EVENTS, Answer, AnswerOptions, ProgressWriter
 from ..output.formats import MakeAnswerFormat
 from ..settings import Settings
 from ..transport.json_response import json_response
 from ..transport.resume import record_of
-from ..transport.sse import EventStream
+from ..transport.sse import PROGRESS_S, EventStream
 
 NO_SLOT = 0  # in a connection's record: slots are kept by keys
 T = TypeVar("T")
@@ -109,7 +109,11 @@ class Answering:
                 return json_response(form.whole())
             keep_alive_s = self.settings.keep_alive_s if form.media_type == EVENTS else 0.0
             stream = EventStream(request, job, form, start, keep_alive_s, origin_of(request, answer, job))
-            return await stream.tell(partial(self._wait_for, job, answer, start, keep_alive_s))
+            most_s = keep_alive_s
+            if answer.wants.progress and isinstance(form, ProgressWriter):
+                stream.tell_progress(partial(self._progress, job, form))
+                most_s = min(most_s or PROGRESS_S, PROGRESS_S)
+            return await stream.tell(partial(self._wait_for, job, answer, start, most_s))
         finally:
             release_behind(self.engine, job)
 
@@ -124,6 +128,12 @@ class Answering:
             if not job.started.done():
                 await stream.prepare()
             await _has_started(job, start.on_wire, keep_alive_s)
+
+    def _progress(self, job: Job, writer: ProgressWriter) -> bytes:
+        """How far its prompts have come, as events."""
+        begun = self.engine.times(job).scheduled
+        ns = time.monotonic_ns() - begun if begun else 0
+        return b"".join(writer.progress(one, ns) for one in self.engine.progress(job))
 
     def goes_on(self, request: web.Request) -> bool:
         """Is it answered from what a predecessor has begun?"""

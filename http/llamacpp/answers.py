@@ -12,15 +12,15 @@ from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.job import Job
 from ..generation.logprobs import LOWEST
-from ..generation.times import JobTimes
+from ..generation.times import JobTimes, PromptProgress
 from ..openai.schemas import GenerationFields
 from ..output.answer import EVENTS, Answer, encode
 from ..output.events import Content
+from ..output.timings import all_read, progress_of, timings_of
 from .errors import body_of
 from .schemas import LlamaCompletionRequest
 
 Object = dict[str, Any]
-MS = 1_000_000  # ns
 SLOT = (1 << 32) - 1  # the part of a ref that is the slot's number
 SETTINGS = {  # by their names there: ours
     **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
@@ -62,7 +62,17 @@ class LlamaCompletion:
     # --- streamed --------------------------------------------------------------------------------------------------
 
     def first(self, choice: Choice) -> bytes:
-        return b""
+        if not self._body.return_progress:
+            return b""
+        return self._progress_event(choice, all_read(choice, self._times(self._job)))
+
+    def progress(self, progress: PromptProgress, ns: int) -> bytes:
+        """Implements output.answer.ProgressWriter."""
+        return self._progress_event(self._job.choices[progress.choice], progress_of(progress, ns))
+
+    def _progress_event(self, choice: Choice, told: Object) -> bytes:
+        nothing = self._part(choice, ChoiceUpdate([], [], [], False), [])
+        return _event(nothing | {"tokens_predicted": 0, "prompt_progress": told})
 
     def update(self, choice: Choice) -> bytes:
         news = self._take(choice)
@@ -136,13 +146,8 @@ class LlamaCompletion:
 
     def _timings(self, choice: Choice) -> Object:
         """Of several prompts the times are those of all of them."""
-        times = self._times(self._job)
-        computed, told = choice.prompt_tokens - choice.cached_tokens, self._told(choice)
-        return {
-            "cache_n": choice.cached_tokens,
-            **_rate("prompt", computed, times.prefill, computed),
-            **_rate("predicted", told, times.decode, max(0, told - 1)),
-        }
+        told = choice.prompt_tokens, choice.cached_tokens, self._told(choice)
+        return timings_of(self._times(self._job), *told)
 
 
 def _inside(value: Any, names: list[str]) -> Any:
@@ -150,17 +155,6 @@ def _inside(value: Any, names: list[str]) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
-
-
-def _rate(name: str, count: int, took: int, timed: int) -> Object:
-    """How many tokens, and in which time `timed` of them: that of an answer begins behind its first."""
-    ms = took / MS
-    return {
-        f"{name}_n": count,
-        f"{name}_ms": ms,
-        f"{name}_per_token_ms": ms / timed if timed else 0.0,
-        f"{name}_per_second": 1000 * timed / ms if ms else 0.0,
-    }
 
 
 def settings_of(body: LlamaCompletionRequest, given: GenerationFields, defaults: dict[str, float]) -> Object:

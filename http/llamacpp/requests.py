@@ -29,7 +29,7 @@ from .schemas import (
 
 SAME = (
     *("model", "stream", "temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p", "stop"),
-    *("presence_penalty", "frequency_penalty", "ignore_eos", "grammar", "json_schema"),
+    *("presence_penalty", "frequency_penalty", "ignore_eos", "grammar", "json_schema", "return_progress"),
 )
 NAMES = {"max_tokens": "n_predict", "n": "n_cmpl", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
 NEVER = -100  # a bias; what it is added to is far from it

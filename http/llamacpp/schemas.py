@@ -22,7 +22,6 @@ NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they hav
     "min_keep": (0, 1),
     "mirostat": (0,),
     "post_sampling_probs": (False,),
-    "return_progress": (False,),
     "xtc_probability": (0,),
 }
 
@@ -63,6 +62,7 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     json_schema: Object | None = None
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
+    return_progress: bool | None = None  # how far the prompt has come, in events of a stream before its text
     response_fields: list[str] | None = None  # of the whole answer, or the last event: these alone, as a/b if inside
     id_slot: int | None = None
     cache_prompt: bool | None = None
@@ -78,7 +78,6 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     mirostat: Any = None
     n_indent: Any = None
     post_sampling_probs: Any = None
-    return_progress: Any = None
     t_max_predict_ms: Any = None
     xtc_probability: Any = None
 

@@ -9,6 +9,7 @@ from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs, prompt_logprobs
+from ..generation.times import PromptProgress
 from ..output.answer import EVENTS, Answer, Events, encode, usage
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
 from .mistral import with_thinking_parts
@@ -28,7 +29,7 @@ class ChatAnswer:
         together = answer.wants.continuous_usage or answer.wants.whole_calls
         self._separate = progress is None and not together  # else events are one for each step
         self._plain = not (answer.wants.logprobs or answer.wants.ids)
-        self._around = [self._events.around(_before(choice), AFTER) for choice in job.choices]
+        self._around = [self._events.around(_before(choice.index), AFTER) for choice in job.choices]
 
     # --- whole -----------------------------------------------------------------------------------------------------
 
@@ -101,6 +102,10 @@ class ChatAnswer:
             beside += b',"prompt_text":' + encode(told["prompt_text"])
         return self._events.event(choice, encode(body), first=True, beside=beside)
 
+    def progress(self, progress: PromptProgress, ns: int) -> bytes:
+        """Implements output.answer.ProgressWriter."""
+        return self._events.before_text(_before(progress.choice) + b'""' + AFTER, progress, ns)
+
     def update(self, choice: Choice) -> bytes:
         if self._plain and (text := choice.take_plain()) is not None:
             return self._text(choice, text) if text else b""
@@ -122,7 +127,7 @@ class ChatAnswer:
         around = self._around[choice.index]
         if around is not None:
             return b"".join((around[0], encode(text), around[1]))
-        return self._events.event(choice, b"%s%s%s" % (_before(choice), encode(text), AFTER))
+        return self._events.event(choice, b"%s%s%s" % (_before(choice.index), encode(text), AFTER))
 
     def _deltas(self, choice: Choice, news: ChoiceUpdate, inside: bool) -> list[bytes]:
         """`inside`: the last one tells the choice's end, too."""
@@ -178,9 +183,9 @@ class ChatAnswer:
         return self._events.failed(error)
 
 
-def _before(choice: Choice) -> bytes:
+def _before(choice: int) -> bytes:
     """What stands before the text in a choice."""
-    return b'{"index":%d,"delta":{"content":' % choice.index
+    return b'{"index":%d,"delta":{"content":' % choice
 
 
 def _call(own_id: str, name: str, arguments: str) -> dict[str, Any]:

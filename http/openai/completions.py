@@ -11,6 +11,7 @@ from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import LogprobLists, joined, prompt_logprobs
+from ..generation.times import PromptProgress
 from ..output.answer import EVENTS, Answer, Events, encode, usage
 from ..output.events import Content, Piece
 
@@ -29,7 +30,7 @@ class CompletionAnswer:
         self._logprobs = [LogprobLists(answer.wants.as_ids) for _ in job.choices]
         wants = answer.wants
         self._plain = not (wants.logprobs or wants.ids or wants.nothing)
-        self._around = [self._events.around(b'{"index":%d,"text":' % choice.index, AFTER) for choice in job.choices]
+        self._around = [self._events.around(_before(choice.index), AFTER) for choice in job.choices]
 
     # --- whole -----------------------------------------------------------------------------------------------------
 
@@ -120,13 +121,17 @@ class CompletionAnswer:
     def first(self, choice: Choice) -> bytes:
         wants = self._answer.wants
         told = self._answer.prompt_text(choice.index // len(self._job.params))
-        if wants.echo is None and not wants.ids and not told:
+        if wants.echo is None and not wants.ids and not wants.progress and not told:
             return b""
         news = ChoiceUpdate([Content(self._echo(choice))], [], [], False)
         body = {"index": choice.index, "text": self._echo(choice), **self._beside(choice, news, True), **told}
         if wants.ids:
             body["prompt_token_ids"] = choice.prompt_ids
         return self._events.event(choice, encode(body | {"finish_reason": None}), first=True)
+
+    def progress(self, progress: PromptProgress, ns: int) -> bytes:
+        """Implements output.answer.ProgressWriter."""
+        return self._events.before_text(_before(progress.choice) + b'""' + AFTER, progress, ns)
 
     def update(self, choice: Choice) -> bytes:
         if self._plain and (text := choice.take_plain()) is not None:
@@ -143,7 +148,7 @@ class CompletionAnswer:
         around = self._around[choice.index]
         if around is not None:
             return b"".join((around[0], encode(text), around[1]))
-        return self._events.event(choice, b'{"index":%d,"text":%s%s' % (choice.index, encode(text), AFTER))
+        return self._events.event(choice, b"%s%s%s" % (_before(choice.index), encode(text), AFTER))
 
     def state(self, choice: Choice) -> int:
         return choice.state
@@ -153,6 +158,11 @@ class CompletionAnswer:
 
     def failed(self, error: ApiError) -> bytes:
         return self._events.failed(error)
+
+
+def _before(choice: int) -> bytes:
+    """What stands before the text in a choice."""
+    return b'{"index":%d,"text":' % choice
 
 
 def _text(pieces: list[Piece]) -> str:

@@ -9,6 +9,8 @@ from msgspec import UNSET, UnsetType
 
 Finish = Literal["stop", "length", "tool_calls", "function_call", "abort", "repetition"] | None
 Ids = list[int] | None
+Timings = dict[str, float]  # by llama.cpp's names
+Progress = dict[str, int]  # likewise: how far a prompt has come
 
 
 class Said(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -135,6 +137,7 @@ class ChatCompletion(Said):
     prompt_token_ids: Ids | None
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
 
 
@@ -180,6 +183,8 @@ class ChatCompletionChunk(Said):
     prompt_token_ids: Ids | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    prompt_progress: Progress | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET
 
@@ -220,6 +225,7 @@ class Completion(Said):
     usage: Usage
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class CompletionChunk(Said):
@@ -233,6 +239,8 @@ class CompletionChunk(Said):
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    prompt_progress: Progress | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET
 
 

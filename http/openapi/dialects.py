@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from .answers import ChatLogprobs, Finish, Metrics, PromptLogprobs, Said, Usage
+from .answers import ChatLogprobs, Finish, Metrics, PromptLogprobs, Said, Timings, Usage
 
 Object = dict[str, Any]
 
@@ -131,6 +131,7 @@ class Generated(Said):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class GeneratedPart(Said):
@@ -145,4 +146,5 @@ class GeneratedPart(Said):
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET

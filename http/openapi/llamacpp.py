@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from .answers import Said
+from .answers import Progress, Said, Timings
 
 Object = dict[str, Any]
 
@@ -35,7 +35,8 @@ class LlamaPart(msgspec.Struct, kw_only=True):
     tokens_predicted: int
     tokens_evaluated: int
     stop_type: str | UnsetType = UNSET
-    timings: dict[str, float] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    prompt_progress: Progress | UnsetType = UNSET
 
 
 class LlamaSuccess(Said):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,8 +14,9 @@ from ..generation.choice import Choice
 from ..generation.fields.kv_transfer import FIELD, handed_on
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
-from ..generation.times import JobTimes
+from ..generation.times import JobTimes, PromptProgress
 from ..settings import KVSharing
+from .timings import all_read, progress_of, timings_of
 
 encode = msgspec.json.Encoder().encode
 SECOND, MS = 1_000_000_000, 1_000_000  # ns
@@ -42,6 +43,8 @@ class AnswerOptions:
     prompt_text: bool = False
     role: str = "assistant"
     metrics: bool = False  # when what happened to it
+    timings: bool = False  # likewise, by llama.cpp's names, in each event
+    progress: bool = False  # how far prompts have come, in events before the first token
     hands_on: KVSharing | None = None  # another server goes on with it, and finds its blocks
     best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
     function: bool = False  # a call is told as `function_call`, as it was before there were tools
@@ -88,6 +91,9 @@ class Answer:
     def metrics(self, job: Job) -> dict[str, Any]:
         """When what happened to it, and how it is gone on with, where that is wanted."""
         told: dict[str, Any] = {"metrics": metrics_of(self.times(), job)} if self.wants.metrics else {}
+        if self.wants.timings:
+            generated = 0 if self.wants.nothing else job.completion_tokens
+            told["timings"] = timings_of(self.times(), job.prompt_tokens, job.cached_tokens, generated)
         return told | ({FIELD: handed_on(self.fingerprint, self.wants.hands_on)} if self.wants.hands_on else {})
 
     def call_id(self, choice: int, call: int) -> str:
@@ -146,6 +152,14 @@ class Writer(Protocol):
         """The end of a stream that cannot go on."""
 
 
+@runtime_checkable
+class ProgressWriter(Protocol):
+    """A writer that can say how far a prompt has come, before there is a text."""
+
+    def progress(self, progress: PromptProgress, ns: int) -> bytes:
+        """An event, so long behind the prompt's beginning."""
+
+
 def usage(job: Job, nothing: bool = False) -> dict[str, Any]:
     """Token counts of a whole request. `nothing`: what was generated is not for the client."""
     generated = 0 if nothing else job.completion_tokens
@@ -170,7 +184,7 @@ class Events:
         """With `progress`, events carry ids, by which the stream can be asked for again from there on."""
         wants = answer.wants
         self.answer, self.job, self.progress = answer, job, progress
-        self._is_plain = progress is None and not wants.continuous_usage and not wants.padded
+        self._is_plain = progress is None and not (wants.continuous_usage or wants.padded or wants.timings)
         self._head = b"data: " + encode(answer.head(True))[:-1] + b',"choices":['
         self._end = b',"usage":null}\n\n' if wants.usage and not wants.continuous_usage else b"}\n\n"
 
@@ -188,14 +202,27 @@ class Events:
         tail = self._end
         if self.answer.wants.continuous_usage:
             tail = b',"usage":' + encode(self._counts(choice, first)) + b"}\n\n"
+        if self.answer.wants.progress and first:
+            beside += b',"prompt_progress":' + encode(all_read(choice, self.answer.times()))
+        if self.answer.wants.timings and not first:
+            told = timings_of(self.answer.times(), choice.prompt_tokens, choice.cached_tokens, self._generated(choice))
+            beside += b',"timings":' + encode(told)
         if self.answer.wants.padded:
             beside += b',"obfuscation":"%s"' % padding(len(body) + len(beside) + len(tail)).encode()
         return b"%s%s%s]%s%s" % (self._id(choice, ended, first), self._head, body, beside, tail)
 
     def _counts(self, choice: Choice, first: bool) -> dict[str, Any]:
         """With each event there are more, whatever has come when the first was written."""
-        generated = 0 if first or self.answer.wants.nothing else choice.tokens
+        generated = 0 if first else self._generated(choice)
         return counts(choice.prompt_tokens, generated, choice.cached_tokens, 0 if first else choice.thought)
+
+    def before_text(self, body: bytes, progress: PromptProgress, ns: int) -> bytes:
+        """One event before all text; `body` is a choice that says nothing, as JSON."""
+        return b'%s%s],"prompt_progress":%s%s' % (self._head, body, encode(progress_of(progress, ns)), self._end)
+
+    def _generated(self, choice: Choice) -> int:
+        """Tokens that are for the client."""
+        return 0 if self.answer.wants.nothing else choice.tokens
 
     def closing(self) -> bytes:
         """The event of usage, metrics and how it is gone on with, as far as they were asked for, and the end mark."""

@@ -23,6 +23,7 @@ from ..output.answer import EVENTS, Writer
 from .resume import record_of
 
 STALL_S = 30.0
+PROGRESS_S = 0.25  # between two events that say how far a prompt has come
 KEEP_ALIVE = b": keep-alive\n\n"  # a comment, which clients pass over
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -69,6 +70,8 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._keep_alive_s = keep_alive_s if writer.media_type == EVENTS else 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._progress: Callable[[], bytes] | None = None
+        self._progress_timer: asyncio.TimerHandle | None = None
         self._written_at = self._loop.time()
         self._response: web.StreamResponse | None = None  # whose headers are out
         self._over_and_out = False  # the handler has ended
@@ -83,6 +86,10 @@ class EventStream:
             return response
         finally:
             self.close()
+
+    def tell_progress(self, progress: Callable[[], bytes]) -> None:
+        """Until something has come, write what this says every now and then."""
+        self._progress = progress
 
     async def prepare(self) -> None:
         """Make the headers ready before anything has come, so that they go out with the first text, in the turn that
@@ -141,10 +148,11 @@ class EventStream:
             self._record.go_on()  # the head has gone out already, where a predecessor has begun
         if self._keep_alive_s:
             self._keep_alive()
-        if self._begun or self._job.started.done() or not self._keep_alive_s:
+        if self._begun or self._job.started.done() or not (self._keep_alive_s or self._progress):
             self._listen()
         else:  # the head went out early: what stands before all text may not be known yet
             self._job.started.add_done_callback(self._has_started)
+            self._write_progress()
 
     def _has_started(self, started: asyncio.Future[None]) -> None:
         if not started.cancelled() and started.exception() is None and not self._over_and_out:
@@ -166,6 +174,13 @@ class EventStream:
         if self._full is None and now >= due:
             self._write(KEEP_ALIVE if self._origin is None else KEEP_ALIVE + ALIVE)
         self._timer = self._loop.call_at(max(due, now + self._keep_alive_s / 2), self._keep_alive)
+
+    def _write_progress(self) -> None:
+        if self._progress is None or self._job.started.done():
+            return
+        if self._full is None and (data := self._progress()):
+            self._write(data if self._origin is None else data + ALIVE)
+        self._progress_timer = self._loop.call_later(PROGRESS_S, self._write_progress)
 
     def _note(self, choice: int, state: int) -> None:
         if self._record is not None:
@@ -234,8 +249,9 @@ class EventStream:
         self._over_and_out = True
         self.withdraw()
         self._job.listener = None
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._progress_timer):
+            if timer is not None:
+                timer.cancel()
         if self._full is not None:
             self._full.cancel()
 

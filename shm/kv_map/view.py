@@ -21,6 +21,12 @@ class KVView:
         self._header, self._held = places.header // WORD_BYTES, places.held // WORD_BYTES
         self._slots, self._sequence_blocks, self._most = slots, sequence_blocks, blocks
         self._tables, self._flags = places.tables, places.cached
+        self._computed = places.computed // WORD_BYTES
+
+    def computed(self, ref: int) -> int:
+        """Tokens of this sequence that are computed in its blocks."""
+        word = self._segment.words[self._computed + (ref & LOW32)]
+        return word & LOW32 if word >> 32 == ref >> 32 else 0
 
     def look(self) -> tuple[bytes, bytes]:
         """(1 for each block that sequences hold, 1 for each that is kept for a prefix); empty without a worker."""

@@ -20,7 +20,9 @@ from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.idempotency_keys import Key
 from actorserve.http.generation.job import Job
+from actorserve.http.generation.times import PromptProgress
 from actorserve.shm.journals.keyed_log import KEY_BYTES
+from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.table.table import slot_of
 
 from .others import PARAMS, Others, end, job, text_of
@@ -68,6 +70,22 @@ async def test_a_request_from_render_to_its_end(others: Others) -> None:
     others.engine.release(asked)
     assert others.engine.slots.free == free and not others.engine.in_flight()
     assert not others.received("scheduler")
+
+
+async def test_how_far_prompts_have_come(others: Others) -> None:
+    system = others.context.system
+    kv_map = KVMap(others.context.segment.map, system.kv_map_offsets[0], *system.kv_map_sizes)
+    asked = job(choices=2)
+    others.engine.submit(asked)
+    (render,) = others.received("renderer-0")
+    assert others.engine.progress(asked) == [], "nobody knows how long they are"
+    others.put_prompt(render.refs)
+    others.tell("renderer-0", Rendered(render.refs, 3))
+    first, second = render.refs
+    kv_map.hold(first, [0], 2)
+    kv_map.hold((1 << 32) + second, [1], 3)
+    others.context.table.set_cached(first, 1)
+    assert others.engine.progress(asked) == [PromptProgress(0, 3, 1, 2), PromptProgress(1, 3, 0, 0)]
 
 
 async def test_a_refusal_reaches_the_request_and_frees_its_slots(others: Others) -> None:

@@ -17,7 +17,7 @@ from actorserve.http.dashboard.figures import PageEngine, PageFigures
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.idempotency_keys import Kept, Key, Records
 from actorserve.http.generation.job import Heard, Job
-from actorserve.http.generation.times import JobTimes
+from actorserve.http.generation.times import JobTimes, PromptProgress
 from actorserve.http.loads import EngineLoad
 from actorserve.http.output.events import Content, Piece
 
@@ -41,6 +41,9 @@ class FakeAdministration:
 
     def is_sleeping(self) -> bool:
         return bool(self.sleeps)
+
+    def sleeps_until_woken(self) -> bool:
+        return self.is_sleeping()
 
     async def update_weights(self, path: str, mode: str, wait_s: int) -> None:
         self.updates.append((path, mode, wait_s))
@@ -107,6 +110,7 @@ class FakeEngine:
         self.aborts: list[tuple[list[str], bool]] = []
         self.resets: list[bool] = []
         self.job_times = JobTimes()
+        self.computed = 0  # tokens of each prompt
         self.forgotten = 0
         self.skipped = False  # special tokens, where a text was asked for last
         self.scaling = FakeScaling()
@@ -176,6 +180,10 @@ class FakeEngine:
 
     def times(self, job: Job) -> JobTimes:
         return self.job_times
+
+    def progress(self, job: Job) -> list[PromptProgress]:
+        known = [choice for choice in job.choices if choice.prompt_tokens]
+        return [PromptProgress(one.index, one.prompt_tokens, one.cached_tokens, self.computed) for one in known]
 
     async def want_adapter(self, name: str | None) -> None:
         return None

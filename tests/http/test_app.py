@@ -214,6 +214,24 @@ async def test_times_are_told_to_who_asks(stream: bool) -> None:
         assert first["role"] == "bot" and ("usage" in last) is not stream
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_timings_are_told_to_who_asks(path: str, stream: bool) -> None:
+    """By llama.cpp's names, in each event but the first, which has no token."""
+    async with serving() as served:
+        served.engine.job_times = JobTimes(
+            arrival=10**9, scheduled=2 * 10**9, first_token=4 * 10**9, last_token=7 * 10**9
+        )
+        client = await served.client()
+        client.send("POST", path, {"messages": HI, "prompt": "a", "timings_per_token": True, "stream": stream})
+        finish_all(await served.job())
+        answer = await client.answer()
+        told = answer.events[1:] if stream and "chat" in path else answer.events if stream else [answer.json]
+        assert told and [one["timings"]["predicted_n"] for one in told] == [3] * len(told)
+        times = told[-1]["timings"]
+        assert (times["prompt_ms"], times["predicted_ms"], times["predicted_per_second"]) == (2000, 3000, 2 / 3)
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_the_operator_says_what_all_answers_tell(path: str) -> None:
     always: dict[str, Any] = {

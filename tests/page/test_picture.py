@@ -51,6 +51,13 @@ def test_it_says_what_the_map_says(pair: tuple[KVMap, KVView]) -> None:
     assert blocks(held) == [7, 8, 11] and blocks(cached) == [7]
 
 
+def test_how_far_a_sequence_has_come(pair: tuple[KVMap, KVView]) -> None:
+    kv_map, view = pair
+    kv_map.begin(3, 30)
+    kv_map.hold(9 << 32 | 4, [0, 29, 7], 5)
+    assert view.computed(9 << 32 | 4) == 5 and view.computed(8 << 32 | 4) == 0 == view.computed(9 << 32 | 3)
+
+
 def test_what_cannot_be_is_left_out(pair: tuple[KVMap, KVView]) -> None:
     """A picture is no place to fall: a table that is being changed may name anything."""
     kv_map, view = pair

@@ -12,7 +12,9 @@ import pytest
 from actorserve.actors.protocol.messages import Delta, Finish
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
+from actorserve.http.handlers import answering
 from actorserve.http.output import answer as answers
+from actorserve.http.transport import sse
 from tests.http.fakes import finish_all, rendered, say
 from tests.http.serving import HI, Client, Served, serving
 
@@ -266,6 +268,40 @@ async def test_a_connection_is_kept_alive_before_anything_has_come(path: str) ->
         rest = await client.rest()
         said = rest.replace(COMMENT, b"")
         assert b"yes0" in said and said.startswith((b"data: {", b"event: ")) and said.count(b"\n\n") > 1
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/completion"])
+async def test_how_far_a_prompt_has_come(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events say it before there is a text, and the first that is of the answer, that all of it has been read."""
+    for module in (answering, sse):
+        monkeypatch.setattr(module, "PROGRESS_S", 0.01)
+    async with serving() as served:
+        client = await served.client()
+        client.send("POST", path, {"messages": HI, "prompt": "hi", "stream": True, "return_progress": True})
+        job = await served.job()
+        served.engine.job_times.scheduled = 1
+        job.rendered(0, 7)
+        served.engine.computed = 4
+        assert (await client.head()).status == 200
+        (event,) = (json.loads(line[6:]) for line in (await client.chunk()).splitlines() if line)
+        assert event["prompt_progress"].pop("time_ms") > 0
+        assert event["prompt_progress"] == {"total": 7, "cache": 0, "processed": 4}
+        choice = event if path == "/completion" else event["choices"][0]
+        assert choice["index"] == 0 and not choice.get("finish_reason") and not choice.get("stop")
+        say(job, 0, "yes", 1, Finish.STOP)
+        lines = (await client.rest()).splitlines()
+        events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+        told = [event["prompt_progress"]["processed"] for event in events if "prompt_progress" in event]
+        assert set(told[:-1]) <= {4} and told[-1] == 7
+        assert "yes" in json.dumps(events[len(told) :]) and "yes" not in json.dumps(events[: len(told)])
+
+
+async def test_what_ends_before_it_is_read_has_no_progress() -> None:
+    async with serving() as served:
+        client = await served.client()
+        client.send("POST", CHAT, {"messages": HI, "stream": True, "return_progress": True})
+        (await served.job()).fail(ApiError(503, "no room"))
+        assert (await client.answer()).status == 503
 
 
 async def test_between_two_texts_too_and_never_within_one() -> None:

@@ -116,6 +116,16 @@ def test_how_long_a_chat_is(client: httpx.Client) -> None:
         assert client.post(path, json={"messages": messages}).json()["input_tokens"] == 1
 
 
+def test_how_far_a_prompt_has_come_is_told_before_all_text(client: httpx.Client) -> None:
+    *parts, last = events(client, prompt="<none><none>", return_progress=True, n_predict=3)
+    *early, read = [part for part in parts if "prompt_progress" in part]
+    assert parts[: len(early) + 1] == [*early, read], "on a busy machine there may be several"
+    told = read["prompt_progress"]
+    assert told["total"] == told["processed"] == last["tokens_evaluated"] and told["time_ms"] >= 0
+    assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 0)
+    assert "prompt_progress" not in last and "prompt_progress" not in whole(client, return_progress=True)
+
+
 def test_probabilities(client: httpx.Client) -> None:
     told = whole(client, n_probs=3)["completion_probabilities"]
     streamed = [one for part in events(client, n_probs=3) for one in part.get("completion_probabilities", [])]
