@@ -121,9 +121,9 @@ class DerenderingApi:
             state = await self._read_chunk(job.choices[0], state, body, chunk, body.chat_request)
         made = ChatAnswer(answer, job, None)
         parts = [made.part(choice, begins=not state.begun) for choice in job.choices]
-        return _chunk_answer(
-            answer, body, chunk, parts, msgspec.structs.replace(state, begun=state.begun or bool(parts))
-        )
+        beside = {"prompt_token_ids": chunk.prompt_token_ids} if wants.ids else {}
+        state = msgspec.structs.replace(state, begun=state.begun or bool(parts))
+        return _chunk_answer(answer, body, chunk, (parts, beside), state)
 
     async def _text_chunk(self, body: DerenderCompletionRequest, chunk: EngineChunk, model: str) -> web.Response:
         check_stream(body.completion_request)
@@ -139,7 +139,7 @@ class DerenderingApi:
             part, offset = made.part(choice, state.logprob_offset)
             state = msgspec.structs.replace(state, logprob_offset=offset)
             parts.append(part)
-        return _chunk_answer(answer, body, chunk, parts, state)
+        return _chunk_answer(answer, body, chunk, (parts, {}), state)
 
     async def _read_chunk(
         self,
@@ -199,19 +199,22 @@ class DerenderingApi:
         """The text of tokens as it stands behind the prompt's: some tokenizers leave out a space before the first."""
         if not prompt:
             return await self._text(tokens, "token_ids", skip)
+        self._check_length(prompt, "prompt_token_ids")
         tail = list(prompt[-TAIL:])
         before = await self._text(tail, "prompt_token_ids", skip)
         whole = await self._text([*tail, *tokens], "token_ids", skip)
         return whole[len(before) :] if whole.startswith(before) else await self._text(tokens, "token_ids", skip)
 
     async def _text(self, tokens: list[int], field: str, skip_special: bool = False) -> str:
-        if len(tokens) > self._settings.max_model_len + TAIL:
-            text = f"{field} has {len(tokens)} ids, at most {self._settings.max_model_len} (max_model_len) are taken."
-            raise bad_request(text, field)
+        self._check_length(tokens, field, TAIL)
         try:
             return await self._engine.detokenize(check_tokens(tokens, field), skip_special)
         except ApiError as error:
             raise ApiError(error.status, error.message, field, error.code) from None
+
+    def _check_length(self, tokens: Sequence[int], field: str, more: int = 0) -> None:
+        if len(tokens) > (most := self._settings.max_model_len) + more:
+            raise bad_request(f"{field} has {len(tokens)} ids, at most {most} (max_model_len) are taken.", field)
 
     async def _texts(self, tokens: set[int]) -> dict[int, str]:
         """Of each by itself."""
@@ -262,10 +265,15 @@ def _state(body: DerenderFields) -> StreamState:
 
 
 def _chunk_answer(
-    answer: Answer, body: DerenderFields, chunk: EngineChunk, parts: list[dict[str, Any]], state: StreamState
+    answer: Answer,
+    body: DerenderFields,
+    chunk: EngineChunk,
+    parts: tuple[list[dict[str, Any]], dict[str, Any]],
+    state: StreamState,
 ) -> web.Response:
-    """The event, and what the client is to bring back."""
-    made = answer.head(True) | {"id": chunk.request_id or answer.id, "choices": parts}
+    """The event, of its choices and what stands beside them, and what the client is to bring back."""
+    choices, beside = parts
+    made = answer.head(True) | {"id": chunk.request_id or answer.id, "choices": choices, **beside}
     if chunk.usage is not None:
         given = getattr(body, "prompt_tokens", None)
         prompt = given if isinstance(given, int) else chunk.usage.prompt_tokens

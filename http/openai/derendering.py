@@ -204,8 +204,11 @@ def replay(choice: Choice, state: StreamState, text: str) -> str:
 
 def unnamed(given: EngineLogprobs | None, settings: Settings) -> set[int]:
     """The tokens whose bytes nobody has told. 400 where there are more than a request may ask for."""
-    found = set()
-    for one in (given and given.content) or ():
+    found, content = set(), (given and given.content) or ()
+    if len(content) > settings.max_model_len:
+        text = f"{len(content)} tokens, at most {settings.max_model_len} (max_model_len) are taken"
+        raise bad_request(f"logprobs.content has {text}.", "logprobs")
+    for one in content:
         if len(one.top_logprobs) > settings.most_logprobs:
             text = (
                 f"at most {settings.most_logprobs} (--max-logprobs) stand beside a token, not {len(one.top_logprobs)}"

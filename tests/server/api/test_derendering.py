@@ -153,8 +153,20 @@ def test_what_the_engine_says_beside_is_told(client: httpx.Client) -> None:
 
 def test_a_chunk_of_usage_alone(client: httpx.Client) -> None:
     chunk = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
-    made = post(client, f"{CHAT}/derender", {"stream": True, "generate_chunk": chunk, "prompt_tokens": 9})["chunk"]
+    asked = {"messages": HI, "return_token_ids": True}
+    body = {"stream": True, "generate_chunk": chunk | {"prompt_token_ids": [5]}, "chat_request": asked}
+    made = post(client, f"{CHAT}/derender", body | {"prompt_tokens": 9})["chunk"]
+    assert made["prompt_token_ids"] == [5]
     assert made["choices"] == [] and made["usage"]["total_tokens"] == 13
+
+
+def test_what_is_longer_than_the_model_takes(client: httpx.Client) -> None:
+    choice = {"token_ids": [300]}
+    answer = {"generate_responses": [{"choices": [choice]}], "prompt_token_ids": [[5] * 5000]}
+    assert post(client, f"{TEXT}/derender", answer, 400)["error"]["param"] == "prompt_token_ids"
+    told = {"content": [{"token_id": 5, "logprob": -1.0}] * 5000}
+    answer = {"generate_responses": [{"choices": [choice | {"logprobs": told}]}]}
+    assert post(client, f"{TEXT}/derender", answer, 400)["error"]["param"] == "logprobs"
 
 
 def test_a_stream_with_stop_strings_is_refused(client: httpx.Client) -> None:
