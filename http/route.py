@@ -52,6 +52,7 @@ class Route:
     upgrades: bool = False  # it is a WebSocket from its answer on
     movable: bool = False  # another server can go on with its stream (generation/trail.py)
     text: str = PLAIN  # the type of an answer that is a text
+    as_text: bool = False  # its answer in JSON is such a text where the query asks for that
     others: tuple[tuple[int, type], ...] = ()  # statuses with an answer of their own
 
     def is_for(self, settings: Settings) -> bool:

@@ -99,13 +99,16 @@ def _answer(status: int, schema: Schema) -> Schema:
 
 
 def _success(route: Route, book: Book) -> Schema:
+    text = {route.text: {"schema": {"type": "string"}}}
     if route.answer is None:
-        return {"description": "OK", "content": {route.text: {"schema": {"type": "string"}}}}
+        return {"description": "OK", "content": text}
     schema = {"type": PLAIN[route.answer]} if route.answer in PLAIN else book.ref(route.answer)
     if route.lists:
         listed = book.ref(route.lists) if isinstance(route.lists, type) else schema
         schema = {"anyOf": [schema, {"type": "array", "items": listed}]}
     answer = _answer(200, schema)
+    if route.as_text:
+        answer["content"] |= text
     if route.event is not None:
         kinds = [book.ref(route.event), book.ref(route.error)]
         answer["content"][route.stream] = {

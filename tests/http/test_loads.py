@@ -72,6 +72,8 @@ async def test_for_prometheus(loaded: Served) -> None:
         'sglang_num_running_reqs{dp_rank="1"} 0',
     ]
     assert 'sglang_spec_accept_rate{dp_rank="0"} 0.5' in lines
+    said = (await loaded.ask("GET", "/openapi.json")).json["paths"]["/v1/loads"]["get"]["responses"]["200"]["content"]
+    assert set(said) == {"application/json", "text/plain"}
 
 
 async def test_the_older_path(loaded: Served) -> None:

@@ -58,6 +58,7 @@ SGLANG: tuple[Route, ...] = (
         sglang.SglangLoads,
         query=LoadsQuery,
         statuses=(400,),
+        as_text=True,
     ),
     Route(
         "get",
