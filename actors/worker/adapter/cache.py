@@ -9,7 +9,7 @@ convolutions or linear attention keeps transformers' own class, which is filled 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
@@ -17,83 +17,22 @@ from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
     DynamicIndexedLayer,
+    DynamicSlidingWindowLayer,
     LinearAttentionCacheLayerMixin,
-    LinearAttentionLayer,
 )
 
 from ...model.memory.kv import StateSpec
 from ..cpu.memory.states import StepStates
 from .hooks import Unfit
-
-
-class KeysValues(Protocol):
-    """Who computes a forward pass."""
-
-    @property
-    def past(self) -> int:
-        """How many positions were computed before, of the one row; 0 where positions are given with the tokens."""
-
-    def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store those of the new tokens; what the layer shall go on with."""
-
-
-@runtime_checkable
-class Keeper(Protocol):
-    """Who has room for more of a token than keys and values."""
-
-    def keep(self, layer: int, name: str, new: Tensor) -> Tensor:
-        """Store what a layer keeps of the new tokens under this name, [1, tokens, width]; that of all of its row."""
-
-
-class PagedLayer(CacheLayerMixin):
-    """A layer of attention."""
-
-    is_sliding = False
-    is_compileable = False
-
-    def __init__(self, whose: KeysValues, index: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.whose = whose
-        self.index = index
-        self.is_initialized = True
-
-    def lazy_initialization(self, *given: Any) -> None:
-        """There is nothing to make."""
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return self.whose.update(self.index, key_states, value_states)
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.whose.past + int(query_length), 0
-
-    def get_seq_length(self) -> int:
-        return self.whose.past
-
-    def get_max_length(self) -> int:
-        return -1
-
-
-class PagedIndexedLayer(PagedLayer):
-    """A layer whose queries see the tokens that an indexer chooses, by keys of its own."""
-
-    def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
-        if not isinstance(self.whose, Keeper):
-            raise Unfit("keeps keys of an indexer beside those of attention")
-        return self.whose.keep(self.index, "indexer", indexer_key_states)
-
-
-class PagedHybridLayer(LinearAttentionLayer, PagedLayer):  # type: ignore[override]
-    """A layer of attention that has states beside it."""
-
-    is_compileable = False
-
-    def __init__(self, whose: KeysValues, index: int, number_of_states: int) -> None:
-        PagedLayer.__init__(self, whose, index)
-        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
-
-    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        LinearAttentionLayer.lazy_initialization(self, *args, **kwargs)
-
+from .layers import (
+    CARRIERS,
+    KeysValues,
+    PagedCompressedLayer,
+    PagedHybridLayer,
+    PagedIndexedLayer,
+    PagedLayer,
+    PagedWindowLayer,
+)
 
 Maker = Callable[[KeysValues, int], Any]
 
@@ -102,12 +41,11 @@ class Caches:
     """Makes caches for one model."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
-        self.makers = [_maker(layer) for layer in _own_layers(config)]
-
-    @property
-    def stateful(self) -> bool:
-        """Is there anything but keys and values?"""
-        return any(maker not in (PagedLayer, PagedIndexedLayer) for maker in self.makers)
+        layers = _own_layers(config)
+        compressing = any(map(_compresses, layers))
+        self.makers = [_compressing_maker(layer) if compressing else _maker(layer) for layer in layers]
+        # where layers are given no other keys
+        self.windows = {index: layer.sliding_window for index, layer in enumerate(layers)} if compressing else {}
 
     def make(self, whose: KeysValues) -> Cache:
         """A cache for one forward pass, or for all if there are no states."""
@@ -157,6 +95,28 @@ def _maker(layer: Any) -> Maker:
     if type(layer).__module__ != Cache.__module__:
         raise Unfit(f"keeps a cache of its own ({type(layer).__name__})")
     return PagedLayer if attends else lambda whose, index: type(layer)()
+
+
+def _compresses(layer: Any) -> bool:
+    """Is it one of DeepSeek V4?"""
+    return hasattr(layer, "store_compression_weights")
+
+
+def _compressing_maker(layer: Any) -> Maker:
+    """Of a model that has such layers; all of its layers have one mask."""
+    if _compresses(layer):
+        return _compressed(layer)
+    if not isinstance(layer, DynamicSlidingWindowLayer):
+        raise Unfit("compresses tokens beside layers that see all of them")
+    window = layer.sliding_window
+    return lambda whose, index: PagedWindowLayer(whose, index, window)
+
+
+def _compressed(layer: Any) -> Maker:
+    window, size, overlapping = layer.sliding_window, layer.compress_rate, hasattr(layer, "overlap_kv")
+    if size % CARRIERS:
+        raise Unfit(f"compresses groups of {size} tokens, which is no multiple of {CARRIERS}")
+    return lambda whose, index: PagedCompressedLayer(whose, index, window, size, overlapping)
 
 
 def state_name(kind: str, number: int) -> str:

@@ -6,6 +6,7 @@ all else is computed as it is, on the CPU, so that what depends on values (which
 
 from __future__ import annotations
 
+import copy
 from inspect import signature
 from typing import Any
 
@@ -20,6 +21,8 @@ def hollow(make: Any) -> nn.Module:
     model.eval()
     parameters: dict[int, nn.Parameter] = {}  # by those on `meta`: modules that share one go on to
     for module in model.modules():
+        own_product = isinstance(module, nn.Linear) and type(module).forward is not nn.Linear.forward
+        shapes = _Shapes(module) if own_product else None
         stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
         for tensors in stores:
             for name, tensor in tensors.items():
@@ -31,11 +34,24 @@ def hollow(make: Any) -> nn.Module:
             module.forward = _nothing
         if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
             module.forward = _Zeros(module.out_features)  # type: ignore[assignment]
+        if shapes is not None:
+            module.forward = shapes
     return model
 
 
 def _nothing(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return torch.zeros_like(hidden_states)
+
+
+class _Shapes:
+    """A product that is computed in another way, as it still stands on the device `meta`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.copy(module)
+        self.module._parameters = {**module._parameters}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.new_zeros(self.module.forward(x.to("meta")).shape)
 
 
 class _Zeros:

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...model.memory.kv import KVSpec, LayerAttention, StateSpec
 from .cache import Caches, state_name
 from .hooks import NAME, Call, Mask, Unfit, as_scale, attending, use_attention
+from .layers import CARRIERS
 from .masks import Visibility, classify
 from .passes import Passes
 
@@ -85,9 +86,14 @@ class Recorder:
         self.latest = layer
         return keys, values
 
-    def keep(self, layer: int, name: str, new: Tensor) -> Tensor:
-        """See cache.py:Keeper."""
+    def keep(self, layer: int, name: str, new: Tensor, start: int = 0) -> Tensor:
+        """See layers.py:Keeper."""
         self.beside[layer, name] = new.shape[2]
+        return new
+
+    def keep_groups(self, layer: int, name: str, new: Tensor, size: int) -> Tensor:
+        """See layers.py:Keeper."""
+        self.beside[layer, name] = new.shape[2] // CARRIERS
         return new
 
     def attend(self, call: Call) -> Tensor:
@@ -140,15 +146,20 @@ def _unpaged(passes: Passes, caches: Caches, reason: str) -> Traits:
     if not recorder.shapes and not states:
         raise Unfit("keeps nothing in its cache")
     count = max(recorder.shapes, default=-1) + 1
-    layers = [
-        None
-        if (shape := recorder.shapes.get(index)) is None
-        else LayerAttention(heads=shape[0], kv_heads=shape[0], key_dim=shape[1], value_dim=shape[2], scale=1.0)
-        for index in range(count)
-    ]
+    layers = [_kept(recorder, index, caches.windows.get(index)) for index in range(count)]
     beside = {place: count + number for number, place in enumerate(recorder.beside)}
     kv = KVSpec(layers=(*layers, *map(_kept_alone, recorder.beside.values())), states=tuple(states))
     return Traits(kv, (), frozenset(), beside, False, reason, passes.positions, caches)
+
+
+def _kept(recorder: Recorder, layer: int, window: int | None) -> LayerAttention | None:
+    """Keys and values of a layer of the cache, if it has any."""
+    if (shape := recorder.shapes.get(layer)) is None:
+        return None
+    heads, key_dim, value_dim = shape
+    keys, values = recorder.given[layer]
+    kept = LayerAttention(heads=heads, kv_heads=heads, key_dim=key_dim, value_dim=value_dim, scale=1.0, window=window)
+    return msgspec.structs.replace(kept, values_in_keys=keys is values)
 
 
 def _kept_alone(width: int) -> LayerAttention:

@@ -17,6 +17,7 @@ from ..cpu.memory.window_tables import AnyKV
 from ..lora.sites import LoraSites
 from .fused.parts import Turn
 from .hooks import Call, Unfit
+from .layers import CARRIERS
 from .probe import Traits
 
 
@@ -36,7 +37,7 @@ class AdaptedStep:
         self.kv.write(layer, self.slots, *flat)
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """See cache.py:KeysValues."""
+        """See layers.py:KeysValues."""
         raise NotImplementedError
 
     def attend(self, call: Call) -> Tensor:
@@ -142,19 +143,38 @@ class GatheredStep(AdaptedStep):
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self.write(layer, keys, values)
-        own_keys, own_values = self._all(layer)
+        rule = self.traits.kv.layers[layer]
+        assert rule is not None
+        own_keys, own_values = self._from(layer, rule.first_seen(self.span.position))
         return own_keys[None], own_values[None]
 
-    def keep(self, layer: int, name: str, new: Tensor) -> Tensor:
-        """See cache.py:Keeper."""
+    def keep(self, layer: int, name: str, new: Tensor, start: int = 0) -> Tensor:
+        """See layers.py:Keeper."""
         place = self.traits.beside[layer, name]
         self.write(place, new[:, None], new[:, None])
-        return self._all(place)[0]
+        return self._from(place, start)[0]
 
-    def _all(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Of all tokens of the row, those of this step included."""
+    def keep_groups(self, layer: int, name: str, new: Tensor, size: int) -> Tensor:
+        """See layers.py:Keeper."""
+        place, (position, tokens) = self.traits.beside[layer, name], (self.span.position, self.span.size)
+        ends = torch.arange(position // size + 1, (position + tokens) // size + 1) * size
+        carriers = (ends[:, None] - CARRIERS + torch.arange(CARRIERS)).flatten()
+        rows = new[0].unflatten(1, (CARRIERS, -1)).flatten(0, 1)[:, None]
+        self.kv.write(place, self._slots(carriers), rows, rows)
+        of_groups = self._from(place)[0][:, : (position + tokens) // size * size].unflatten(1, (-1, size))
+        entries: Tensor = of_groups[:, :, size - CARRIERS :].flatten(2)
+        return entries
+
+    def _slots(self, positions: Tensor) -> Tensor:
+        """Where they stand in KV memory."""
         assert isinstance(self.kv, PagedKV)
-        (own,) = contexts(self.kv, [self.span], self.kv.spec.layers, layer)
+        size = self.kv.block_size
+        return torch.from_numpy(self.span.blocks)[positions // size] * size + positions % size
+
+    def _from(self, layer: int, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Of tokens of the row from this one on, those of this step included."""
+        assert isinstance(self.kv, PagedKV)
+        (own,) = contexts(self.kv, [self.span], self.kv.spec.layers, layer, start)
         return own
 
 

@@ -57,7 +57,7 @@ SMALL = (
     | _same("mamba_n_heads mamba_num_heads", 8)
     | _same("mamba_d_state state_size ssm_state_size", 8)
     | _same("time_step_rank mamba_dt_rank", 4)
-    | _same("index_topk index_topk_blocks index_block_size", WINDOW)
+    | _same("index_topk index_topk_blocks index_block_size heavily_compressed_attention", WINDOW)
     | _same("chunk_size mamba_chunk_size", WINDOW)
     | _same("sliding_window attention_chunk_size window_size sliding_window_size local_attention", WINDOW)
     | _same("attention_window_size rel_extent keep_window_size", WINDOW)

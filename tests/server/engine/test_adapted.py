@@ -65,6 +65,7 @@ def ask_all(server: Server, kills: dict[int, str] | None = None) -> list[str]:
         ("qwen3_moe", "flat"),
         ("deepseek_v3", "flat"),
         ("hy_v4", "single"),
+        ("deepseek_v4", "single"),
     ],
 )
 def test_no_answer_is_another_after_a_death(name: str, way: str, tmp_path: Path) -> None:
