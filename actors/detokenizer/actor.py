@@ -18,6 +18,7 @@ from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 from actorserve.shm.table.token_cursor import TokenCursor
 
+from ..model.tokenizers.token_bytes import bytes_of_tokens
 from ..model.tokenizers.tokenizer import load_tokenizer
 from ..protocol.messages import (
     Delta,
@@ -33,7 +34,7 @@ from ..protocol.messages import (
 from ..protocol.request import Generation, Rendition
 from ..runtime.in_flight import GivenUp, log_debug, request_name
 from ..runtime.process import Actor, Context, run
-from .decoder import bytes_of_tokens, decoder_factory
+from .decoder import decoder_factory
 from .logprobs import LogprobReader, in_parts
 from .stream import PIECE, TextStream
 

@@ -19,14 +19,13 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..model.tokenizers.tokenizer_parts import byte_alphabet
+from ..model.tokenizers.token_bytes import decoder_members, word_bytes, word_pieces
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BROKEN = "\ufffd"
 MOST_HELD = 8  # tokens that may wait for the rest of a character: more than any character has bytes
-BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 ESCAPED = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of broken bytes, one for each
 
 
@@ -44,26 +43,15 @@ def decoder_factory(tokenizer: Tokenizer) -> Callable[[bool], TextDecoder]:
     """A function that makes a decoder for one sequence; its argument says whether special tokens are left out."""
     special = frozenset(number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special)
     none: frozenset[int] = frozenset()
-    members = _members(json.loads(tokenizer.to_str()).get("decoder"))
+    members = decoder_members(json.loads(tokenizer.to_str()).get("decoder"))
     if [member["type"] for member in members] == ["ByteLevel"]:
-        words = _word_bytes(tokenizer)
+        words = word_bytes(tokenizer)
         return lambda skip: ByteDecoder(words, special if skip else none)
     if (strip := _fallback_strip(members)) is not None:
-        pieces = _word_pieces(tokenizer, members)
+        pieces = word_pieces(tokenizer, members)
         return lambda skip: FallbackDecoder(pieces, special if skip else none, strip)
     known = frozenset(tokenizer.get_vocab(with_added_tokens=True).values())
     return lambda skip: WindowDecoder(tokenizer, known - special if skip else known)
-
-
-def bytes_of_tokens(tokenizer: Tokenizer) -> Callable[[int], bytes]:
-    """A function that gives the bytes of one token by itself; nothing for ids that the tokenizer does not have."""
-    members = _members(json.loads(tokenizer.to_str()).get("decoder"))
-    if [member["type"] for member in members] == ["ByteLevel"]:
-        words = _word_bytes(tokenizer)
-    else:
-        pieces = _word_pieces(tokenizer, members)
-        words = [piece if isinstance(piece, bytes) else piece.encode(errors="replace") for piece in pieces]
-    return lambda token: words[token] if token < len(words) else b""
 
 
 class ByteDecoder:
@@ -166,15 +154,6 @@ class WindowDecoder:
         return text
 
 
-def _members(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The steps of a decoder, sequences unrolled."""
-    if decoder is None:
-        return []
-    if decoder["type"] == "Sequence":
-        return [member for inner in decoder["decoders"] for member in _members(inner)]
-    return [decoder]
-
-
 def _fallback_strip(members: list[dict[str, Any]]) -> tuple[str, int] | None:
     """Is the decoder Replace…, ByteFallback, Fuse and perhaps Strip? Then what is stripped at the beginning."""
     types = [member["type"] for member in members]
@@ -187,28 +166,3 @@ def _fallback_strip(members: list[dict[str, Any]]) -> tuple[str, int] | None:
     if rest == ["ByteFallback", "Fuse", "Strip"] and not members[-1]["stop"]:
         return members[-1]["content"], members[-1]["start"]
     return None
-
-
-def _word_pieces(tokenizer: Tokenizer, members: list[dict[str, Any]]) -> list[str | bytes]:
-    """Each word's text, or the byte that it stands for."""
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    pieces: list[str | bytes] = [""] * (max(vocabulary.values(), default=-1) + 1)
-    replaces = [(m["pattern"]["String"], m["content"]) for m in members if m["type"] == "Replace"]
-    for word, token in vocabulary.items():
-        for old, new in replaces:
-            word = word.replace(old, new)
-        byte = BYTE_TOKEN.fullmatch(word)
-        pieces[token] = bytes.fromhex(byte[1]) if byte else word
-    return pieces
-
-
-def _word_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """Each word's bytes: its characters by the byte-level alphabet, or the word itself where one is not of it."""
-    alphabet = byte_alphabet()
-    words = [b""] * (max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1)
-    for word, token in tokenizer.get_vocab(with_added_tokens=True).items():
-        try:
-            words[token] = bytes([alphabet[character] for character in word])
-        except KeyError:
-            words[token] = word.encode()
-    return words

@@ -201,6 +201,9 @@ class FrontendEngine(Engine):
     async def token_texts(self, tokens: list[int]) -> list[str]:
         return await self._calls.token_texts(tokens, self._model)
 
+    async def pieces(self, tokens: list[int]) -> list[bytes]:
+        return await self._calls.pieces(tokens, self._model)
+
     async def measure(self, sound: bytes) -> Measured:
         return await self._calls.measure(sound, self._model)
 

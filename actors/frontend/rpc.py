@@ -94,6 +94,13 @@ class Calls:
         assert isinstance(answer, Detokenized)
         return answer.texts
 
+    async def pieces(self, tokens: list[int], model: int = 0) -> list[bytes]:
+        """The bytes of each of the ids by itself."""
+        number = next(self.numbers)
+        answer = await self._ask(number, Detokenize(number, tokens, pieces=True), self._renderer_of(model))
+        assert isinstance(answer, Detokenized)
+        return answer.pieces or []
+
     async def measure(self, sound: bytes, model: int = 0) -> Measured:
         """How long it is, and into which windows it is cut."""
         number = next(self.numbers)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from ..model.tokenizers.token_bytes import bytes_of_tokens
 from ..options.config import ConfigError
 from ..protocol.topics.calls import Detokenize, Detokenized, Measure, Measured, Tokenize, Tokenized, frontend_of_call
 from ..protocol.topics.io_processors import PostProcess, PostProcessed, PreProcess, PreProcessed
@@ -34,6 +35,7 @@ class Calls:
 
     def __init__(self, context: Context, prompts: Prompts, hearer: Hearer | None) -> None:
         self._context, self._prompts, self._hearer = context, prompts, hearer
+        self._token_bytes: Callable[[int], bytes] | None = None  # made for the first request that it is for
         self._plugin: IOProcessorCalls | None = None  # made at the start, or for the first request that it is for
 
     def tokenize(self, message: Tokenize) -> None:
@@ -70,6 +72,9 @@ class Calls:
         if not self._prompts.has_tokenizer:
             raise RenderRefused(400, "tokens: the server has no tokenizer (--skip-tokenizer-init).", "tokens")
         caller = caller_of(message.call)
+        if message.pieces:
+            self._post_pieces(caller, message)
+            return
         groups = [[token] for token in message.tokens] if message.each else [message.tokens]
         decode, skip = self._prompts.tokenizer.decode, message.skip_special
         texts = [decode(tokens, skip_special_tokens=skip) for tokens in groups]
@@ -77,6 +82,15 @@ class Calls:
             raise RenderRefused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
         answer = Detokenized(message.call, "", texts) if message.each else Detokenized(message.call, texts[0])
         self._context.post(caller, answer)
+
+    def _post_pieces(self, caller: str, message: Detokenize) -> None:
+        """The bytes of each token by itself."""
+        if self._token_bytes is None:
+            self._token_bytes = bytes_of_tokens(self._prompts.tokenizer)
+        pieces = [self._token_bytes(token) for token in message.tokens]
+        if sum(5 + len(piece) for piece in pieces) + REPLY_ROOM > self._context.outboxes[caller].max_message:
+            raise RenderRefused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
+        self._context.post(caller, Detokenized(message.call, "", pieces=pieces))
 
     def try_plugin(self) -> None:
         """At the server's start: ConfigError says why --io-processor-plugin names nothing that can be made."""

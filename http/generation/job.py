@@ -316,6 +316,9 @@ class Engine(Records, Protocol):
     def token_texts(self, tokens: list[int]) -> Awaitable[list[str]]:
         """Of each by itself."""
 
+    def pieces(self, tokens: list[int]) -> Awaitable[list[bytes]]:
+        """The bytes of each of the ids by itself."""
+
     def pre_process(self, request_id: str, data: bytes) -> Awaitable[list[Prompt]]:
         """What --io-processor-plugin makes of a request's data, which are JSON."""
 

@@ -36,9 +36,10 @@ class TokenizationApi:
         body = read(TokenizeRequest, await self._read_conversation(request))
         self._check_model(request, body.model)
         _check(body)
-        told = bool(body.return_token_strs or body.with_pieces or body.text is not None)
+        told = bool(body.return_token_strs or body.text is not None)
         made = [await self._engine.tokenize(prompt, told) for prompt in self._prompts(body)]
-        answers = [_told(body, tokens, strings) for tokens, strings in made]
+        pieces = [await self._engine.pieces(tokens) if body.with_pieces else [] for tokens, _ in made]
+        answers = [_told(body, *one, own) for one, own in zip(made, pieces, strict=True)]
         if isinstance(body.prompt, list):
             answer = {name: [one[name] for one in answers] for name in ("count", "tokens", "token_strs")}
         else:
@@ -110,14 +111,22 @@ def _check(body: TokenizeRequest) -> None:
     tools_of(ChatRequest(messages=body.messages, tools=body.tools))
 
 
-def _told(body: TokenizeRequest, tokens: list[int], strings: list[str] | None) -> dict[str, Any]:
+def _told(body: TokenizeRequest, tokens: list[int], strings: list[str] | None, pieces: list[bytes]) -> dict[str, Any]:
     """What is answered of one prompt; Cohere's clients read what tokens stand for by another name."""
     shown: list[Any] = list(tokens)
     if body.with_pieces:
-        shown = [{"id": token, "piece": piece} for token, piece in zip(tokens, strings or [], strict=True)]
+        shown = [{"id": token, "piece": _piece(piece)} for token, piece in zip(tokens, pieces, strict=True)]
     of_cohere = {"token_strings": strings} if body.text is not None else {}
     told = {"token_strs": strings if body.return_token_strs else None}
     return {"count": len(tokens), "tokens": shown, **told, **of_cohere}
+
+
+def _piece(piece: bytes) -> str | list[int]:
+    """A text, or as llama.cpp has it the bytes of what is none."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
 
 
 def _lists(body: DetokenizeRequest, several: bool) -> list[list[int]]:

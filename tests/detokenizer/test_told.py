@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer
 
-from actorserve.actors.detokenizer.decoder import bytes_of_tokens
+from actorserve.actors.model.tokenizers.token_bytes import bytes_of_tokens
 from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs, Resend, Resent
 from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, MOST_LOGPROBS, Generation, Sampling
 from actorserve.actors.protocol.wire import pack

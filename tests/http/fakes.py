@@ -229,6 +229,9 @@ class FakeEngine:
     async def listen(self, ref: int, samples: int, timed: bool) -> Heard:
         return Heard(0.0, 0.0)
 
+    async def pieces(self, tokens: list[int]) -> list[bytes]:
+        return [b" a", b"\xc3"][: len(tokens)]
+
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         self.asked.append(tokens)
         self.skipped = skip_special

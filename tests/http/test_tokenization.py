@@ -35,6 +35,12 @@ async def test_coheres(served: Served, path: str) -> None:
     assert served.engine.asked == [TextPrompt("a", False)]
 
 
+async def test_pieces_are_what_tokens_are_by_themselves(served: Served) -> None:
+    """A part of a character is no text: it is told by its bytes, as llama.cpp has it."""
+    answer = (await served.ask("POST", "/tokenize", {"content": "a", "with_pieces": True})).json
+    assert answer["tokens"] == [{"id": 1, "piece": " a"}, {"id": 2, "piece": [0xC3]}]
+
+
 @pytest.mark.parametrize("path", ["/v1/detokenize", "/cohere/v1/detokenize", "/detokenize"])
 async def test_texts_of_tokens(served: Served, path: str) -> None:
     names = ("prompt", "content", "text")

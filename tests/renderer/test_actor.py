@@ -219,6 +219,8 @@ def test_calls(bench: Bench) -> None:
     assert (answers[3].call, answers[3].status, answers[3].param) == (10, 400, "tokens")
     (long,) = bench.ask(Detokenize(11, [ids("hello")[0]] * 2_000_000))
     assert long.status == 413
+    told = bench.ask(Detokenize(12, ids("a \xe9"), pieces=True))[0].pieces
+    assert b"".join(told) == "a \xe9".encode() and len(told) == len(ids("a \xe9"))
 
 
 # --- what a renderer dies on -----------------------------------------------------------------------------------------

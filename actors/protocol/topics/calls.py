@@ -47,6 +47,7 @@ class Detokenize(Message, frozen=True, tag=3):
     tokens: list[int]
     skip_special: bool = False
     each: bool = False  # the text of each by itself
+    pieces: bool = False  # its bytes
 
 
 class Sync(Message, frozen=True, tag=4):
@@ -75,6 +76,7 @@ class Detokenized(Message, frozen=True, tag=44):
     call: int
     text: str
     texts: list[str] = []  # of each
+    pieces: list[bytes] | None = None
 
 
 class Measured(Message, frozen=True, tag=49):
