@@ -20,7 +20,7 @@ REASONS = {
     "/v1/moderations": "A classifier, where one is served, labels texts at POST /classify.",
     "/v1/fine_tuning": "Models and adapters are served as they are, and trained elsewhere.",
     "/v1/evals": "Whoever evaluates a model asks it by the other paths.",
-    "/slots": "What was computed of a text is found again by all requests; --kv-offload keeps it in a folder, as well.",
+    "/slots/": "What was computed of a text is found again by all requests; --kv-offload keeps it in a folder, too.",
     "/models/load": LOADED,
     "/models/unload": LOADED,
     "/v1/containers": "No code is run here; tools of MCP servers are called by POST /v1/responses.",
@@ -29,4 +29,4 @@ REASONS = {
 
 def reason_of(path: str) -> str:
     """What to say of it, and nothing of a path that nobody has."""
-    return next((f" {why}" for begin, why in REASONS.items() if path == begin or path.startswith(f"{begin}/")), "")
+    return next((f" {why}" for begin, why in REASONS.items() if f"{path}/".startswith(f"{begin.rstrip('/')}/")), "")
