@@ -41,6 +41,7 @@ def make_settings(config: Config, model: ModelInfo) -> Settings:
         max_model_len=model.max_model_len,
         sampling_defaults={},
         vocab_size=model.vocab_size,
+        most_logprobs=config.most_logprobs,
         end_tokens=model.end_tokens,
         created=0,
         has_tokenizer=bool(model.tokenizer_folder),

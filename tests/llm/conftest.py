@@ -30,5 +30,5 @@ def mapped_bytes() -> int:
 
 @pytest.fixture(scope="session")
 def llm() -> Iterator[LLM]:
-    with LLM(max_num_seqs=8, threads=1) as made:
+    with LLM(max_num_seqs=8, threads=1, max_logprobs=64) as made:
         yield made

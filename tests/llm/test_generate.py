@@ -116,6 +116,18 @@ def test_listed_tokens_are_told_beside_the_drawn_one(llm: LLM) -> None:
         SamplingParams(logprob_token_ids=[1] * 129)
 
 
+def test_as_many_logprobs_as_it_was_made_for(llm: LLM) -> None:
+    """max_logprobs."""
+    params = SamplingParams(temperature=0, max_tokens=2, logprobs=64, prompt_logprobs=50)
+    (output,) = generate(llm, "Hello", params)
+    assert output.outputs[0].logprobs is not None and output.prompt_logprobs is not None
+    assert [len(one) for one in output.outputs[0].logprobs] == [64, 64]
+    assert all(one is not None and len(one) in (50, 51) for one in output.prompt_logprobs[1:])
+    for asked in (65, -1):
+        with pytest.raises(ValueError, match=r"logprobs must be at most 64 \(--max-logprobs\)"):
+            generate(llm, "Hello", SamplingParams(logprobs=asked))
+
+
 def test_prompt_logprobs_begin_with_none(llm: LLM) -> None:
     [output] = generate(llm, PROMPTS[1], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=2))
     assert output.prompt_logprobs is not None and output.prompt_logprobs[0] is None
