@@ -178,6 +178,7 @@ class Settings:
     encoder: EncoderSpec | None = None  # where a part of the model's own reads the prompt
     media: MediaRules | None = None  # which pictures and sounds the model takes
     adapters: AdapterNames = field(default_factory=AdapterNames)
+    default_adapters: frozenset[str] = frozenset()  # modalities of which one of the same name is for
     accounts: Accounts = field(default_factory=Accounts)  # of --key-file
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
     card: Callable[[], ModelCard] = ModelCard  # files are read for it

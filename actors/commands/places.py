@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from ..options.fields import LEFT_OUT, SECRETS, flag, option_fields, plain_type
 from ..options.other_servers import meaning_of
 from ..options.serving.access import SOCKET
 from ..options.sources import CONFIG_VARIABLE, items_of, read_environment, read_yaml
+from ..protocol.media import MODALITIES
 from .links import folder_for_elsewhere, what_it_needs
 
 READ = (  # one path each, or several, where there is such a file or folder: it may be another thing's name
@@ -59,6 +61,7 @@ class Paths:
             "tool_server": self._tool_servers,
             "lora_modules": self._adapter,
             "speculative_config": lambda text: self._of_object(text, "model"),
+            "default_mm_loras": lambda text: reduce(self._of_object, MODALITIES, text),
             "kv_offload": lambda text: ",".join(map(self._tier, text.split(","))),
         }
 

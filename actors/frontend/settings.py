@@ -12,6 +12,7 @@ from actorserve.http.settings import AdapterNames, Catalog, KVSharing, Settings,
 from ..model.checks.device import draws_on_gpu
 from ..model.tokenizers.tokenizer import describe_tokenizer
 from ..options.kv_offload import read_tiers
+from ..options.lora import default_paths
 from ..options.objects.reasoning import closing_text
 from ..protocol.file_sizes import KV_LISTENER, form_bytes
 from ..protocol.served import ServedModel
@@ -66,6 +67,7 @@ def _settings(
         max_form_bytes=form_bytes(config),
         media=media_rules(config, model, context.system.files.body_bytes),
         adapters=AdapterNames() if served.index else engine.adapters,
+        default_adapters=frozenset() if served.index else frozenset(default_paths(config)),
         accounts=engine.accounts,
         tokenizer_info=describe_tokenizer(config, model),
         card=partial(card_of, config, model),

@@ -27,6 +27,8 @@ def read_options(model: str, options: dict[str, Any]) -> Config:
         raise ConfigError("--frontends: an LLM object is its only frontend")
     if options.get("also"):
         raise ConfigError("--also: an LLM object has one model; another object has another")
+    if options.get("default_mm_loras"):
+        raise ConfigError("--default-mm-loras: the lora_request of a prompt says which adapter it has")
     given = named_values(options, "LLM", lambda text: warnings.warn(text, stacklevel=4))
     quiet = {"log_stats_interval": 0.0}  # a script has its progress bar
     return msgspec.structs.replace(make_config({"model": model, **quiet, **given}), warm_up=False)  # asks a frontend

@@ -43,7 +43,7 @@ OWN = (  # of one model: others do not take them over
     "worker_cls",
 )
 OF_FIRST = (  # of MODEL alone
-    *("enable_lora", "lora_modules", "lora_folder", "remote_engines"),
+    *("enable_lora", "lora_modules", "lora_folder", "default_mm_loras", "remote_engines"),
     *("engine_secret_file", "engine_certfile", "engine_ca_certs"),
 )
 MANY = (  # of the server, and not with several models

@@ -19,7 +19,7 @@ MEDIA_OBJECTS = ("limit_mm_per_prompt", "media_io_kwargs", "mm_processor_kwargs"
 MAX_LORAS = 8  # that run at once, where no option says how many
 OTHER_OBJECTS = (
     *("default_chat_template_kwargs", "reasoning_config"),
-    *("hf_overrides", "override_generation_config", "eplb_config"),
+    *("hf_overrides", "override_generation_config", "eplb_config", "default_mm_loras"),
 )
 
 

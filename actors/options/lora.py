@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from ..protocol.media import MODALITIES
 from .config import Config, ConfigError
 
-OPTION = "--lora-modules"
+OPTION, BY_DEFAULT = "--lora-modules", "--default-mm-loras"
 
 
 class LoraModule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,6 +24,7 @@ class LoraModule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_modules(config: Config) -> list[LoraModule]:
     """Those of --lora-modules. ConfigError says which of them is wrong."""
     served, found = set(config.served_names()), list(map(_module, config.lora_modules))
+    found += [LoraModule(modality, path) for modality, path in default_paths(config).items()]
     for index, module in enumerate(found):
         if problem := trouble_with_name(module.name):
             raise ConfigError(f"{OPTION}: {problem}")
@@ -34,6 +36,17 @@ def read_modules(config: Config) -> list[LoraModule]:
             )
             raise ConfigError(text)
     return found
+
+
+def default_paths(config: Config) -> dict[str, str]:
+    """By its modality, what --default-mm-loras says."""
+    given = config.json_object("default_mm_loras")
+    for modality, path in given.items():
+        if modality not in MODALITIES:
+            raise ConfigError(f"{BY_DEFAULT}: {modality} is none of {', '.join(MODALITIES)}")
+        if not isinstance(path, str) or not path:
+            raise ConfigError(f"{BY_DEFAULT}: {modality}: the path of an adapter is wanted, not {path!r}")
+    return given
 
 
 def trouble_with_name(name: str) -> str:
@@ -54,7 +67,7 @@ def found_in_folder(folder: str, name: str) -> str | None:
 def check_lora(config: Config) -> None:
     """ConfigError for options that do not go together."""
     if not config.enable_lora:
-        for name in ("lora_modules", "lora_folder"):
+        for name in ("lora_modules", "lora_folder", "default_mm_loras"):
             if getattr(config, name):
                 raise ConfigError(f"--{name.replace('_', '-')} goes with --enable-lora")
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import msgspec
 
 from actorserve.actors.options.lora import trouble_with_name
@@ -38,6 +40,17 @@ def adapter_of(name: str | None, settings: Settings) -> int:
     if found is None:
         return 0 if settings.any_model_name else GONE
     return found.id
+
+
+def adapter_for(name: str | None, modalities: Set[str], settings: Settings) -> int:
+    """The same for a conversation of texts and these: one that asks for the model itself may have that of
+    --default-mm-loras, as vLLM has it; of several that there might be, none.
+    """
+    wanted = settings.default_adapters & modalities
+    if (own := adapter_of(name, settings)) or len(wanted) != 1:
+        return own
+    found = settings.adapters.find(next(iter(wanted)))
+    return 0 if found is None else found.id
 
 
 def check_name(name: str, served: list[str]) -> None:

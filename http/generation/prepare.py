@@ -29,7 +29,7 @@ from ..output.parsers.registry import (
     make_parser,
 )
 from ..settings import Settings
-from .adapters import adapter_of
+from .adapters import adapter_for, adapter_of
 from .fields.decoding import decode
 from .fields.kv_transfer import hands_on, peer_of
 from .fields.plugins import plugin_names, plugin_request
@@ -101,17 +101,17 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
 
     parsed = reasoning is not None or tools is not None or named is not None
     keep_special = bool({reasoning, tools} & (NEEDS_SPECIAL | {PLUGIN}))
-    adapter = adapter_of(body.model, settings)
+    prompt = chat_prompt(body, settings)
+    adapter = adapter_for(body.model, {one.modality for one in prompt.media}, settings)
     plugins = plugin_request(body, settings.plugins)
     peer = peer_of(body.kv_transfer_params, settings.kv)
     params = parameters(body, settings.sampling_defaults, request_id, think, keep_special, adapter, plugins, peer)
     wants = _wanted(body, settings, named is not None)
     needs_ids = wants.ids or wants.prompt_text
     rendering = _rendering(body, settings, adapter) | {"think": think, "thinking_budget": budget}
-    prompts: list[Prompt] = [chat_prompt(body, settings)]
     made = parser if parsed else None
     names = plugin_names(body, settings.plugins)
-    return PreparedRequest(prompts, params, rendering, wants, made, needs_ids, plugins=names)
+    return PreparedRequest([prompt], params, rendering, wants, made, needs_ids, plugins=names)
 
 
 def as_mistral(asked: PreparedRequest) -> PreparedRequest:

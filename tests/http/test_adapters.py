@@ -9,7 +9,7 @@ import pytest
 
 from actorserve.actors.accounts.account import Account
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.adapters import GONE, adapter_of
+from actorserve.http.generation.adapters import GONE, adapter_for, adapter_of
 from actorserve.http.handlers.answering import Answering
 from actorserve.http.middleware.context import ACCOUNT
 from actorserve.http.settings import AdapterNames, ServedAdapter
@@ -28,7 +28,8 @@ class Loaded(AdapterNames):
     enabled = True
 
     def find(self, name: str) -> ServedAdapter | None:
-        return ServedAdapter(7, "mine", "folder") if name == "mine" else None
+        ids = {"mine": 7, "image": 8, "audio": 9}
+        return ServedAdapter(ids[name], name, "folder") if name in ids else None
 
 
 def test_a_name_that_nothing_has_is_no_adapter_or_the_model() -> None:
@@ -36,6 +37,25 @@ def test_a_name_that_nothing_has_is_no_adapter_or_the_model() -> None:
     assert [adapter_of(name, settings) for name in ("mine", "tiny", "gpt-4o")] == [7, 0, GONE]
     settings = replace(settings, any_model_name=True)
     assert [adapter_of(name, settings) for name in ("mine", "tiny", "gpt-4o")] == [7, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "found"),
+    [
+        (None, {"image"}, 8),
+        ("tiny", {"image"}, 8),
+        ("mine", {"image"}, 7),
+        ("gpt-4o", {"image"}, GONE),
+        (None, {"video"}, 0),  # there is none for it
+        (None, {"image", "audio"}, 0),  # nobody says which
+        (None, {"image", "video"}, 8),
+        (None, set(), 0),
+    ],
+)
+def test_the_adapter_of_pictures(name: str | None, given: set[str], found: int) -> None:
+    """Of who asks for the model itself."""
+    settings = replace(SETTINGS, adapters=Loaded(), default_adapters=frozenset({"image", "audio"}))
+    assert adapter_for(name, given, settings) == found
 
 
 async def test_what_a_key_may_not_ask_for_is_not_loaded() -> None:

@@ -48,6 +48,13 @@ class WorkerOptions(ParallelOptions, frozen=True, kw_only=True):
     lora_modules: Annotated[
         list[str], Meta(description="adapters that are there from the start, each as name=path")
     ] = []
+    default_mm_loras: Annotated[
+        str | None,
+        Meta(
+            description="the adapter of chats with pictures, films or sounds that ask for the model itself: JSON "
+            'such as {"image": FOLDER}; image is its name, too'
+        ),
+    ] = None
     lora_folder: Annotated[
         str | None, Meta(description="a folder of adapters, each loaded by its name when a request first names it")
     ] = None

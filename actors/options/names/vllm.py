@@ -42,7 +42,7 @@ REFUSED = {
     "--data-parallel-start-rank --data-parallel-supervisor-port --dp-supervisor-probe-failure-threshold "
     "--dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s --elastic-ep-max-dp-size --enable-elastic-ep "
     "--prefill-context-parallel-size",
-    why.LORA: "--default-mm-loras --enable-moe-shared-loras --enable-tower-connector-lora --max-lora-cls-labels",
+    why.LORA: "--enable-moe-shared-loras --enable-tower-connector-lora --max-lora-cls-labels",
     why.BY_REQUEST: "--reasoning-effort-map --tool-strict-level --anthropic-disabled-thinking-effort",
     "clients ask for it by return_metrics with each request": "--per-request-spec-decode-metrics",
     why.CONFIG_JSON: "--disable-sliding-window --model-class-overrides --quantization-config",

@@ -27,6 +27,7 @@ NOT_WITH_STEWARD: Mapping[str, Callable[[Config], bool]] = {  # options of a mac
     "--grpc-port": lambda config: config.grpc_port is not None,
     "--warm-up": lambda config: config.warm_up,
     "--lora-modules": lambda config: bool(config.lora_modules),
+    "--default-mm-loras": lambda config: config.default_mm_loras is not None,
     "--lora-folder": lambda config: config.lora_folder is not None,
 }
 NOT_YET: Mapping[str, Callable[[Config], bool]] = {  # with engines on other machines, on either side

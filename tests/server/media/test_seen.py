@@ -198,6 +198,26 @@ def test_an_adapter_of_the_text_part(seeing: Seeing, tmp_path: Path) -> None:
     assert refused.status_code == 400 and "the part that sees or hears is not adapted" in refused.text
 
 
+def test_an_adapter_of_pictures_is_theirs_where_the_model_is_asked(seeing: Seeing, tmp_path: Path) -> None:
+    """--default-mm-loras: by no name, or its own; a text alone has none."""
+    made = adapter(seeing, tmp_path, r".*language_model.*\.(q_proj|v_proj|gate_proj|down_proj)")
+    base = seeing.reference
+    tuned = copy.copy(base)
+    tuned.model = made
+    options = ("--enable-lora", "--default-mm-loras", json.dumps({"image": str(tmp_path)}), "--max-model-len", "512")
+    with Server(seeing.name, "--device", "cpu", "--dtype", "float32", *options, imports=Imports.PLAIN) as server:
+        client = seeing._replace(server=server).client()
+        for name, seeds, reference in (
+            (seeing.name, [5], tuned),
+            ("image", [5], tuned),
+            (seeing.name, [], seeing.reference),
+        ):
+            answer = ask(client, name, seeds)
+            ids, tokens = answer.model_extra["prompt_token_ids"], answer.choices[0].model_extra["token_ids"]
+            assert tokens == expected(reference, ids, seeds)
+        assert expected(tuned, ids, []) != expected(base, ids, [])
+
+
 def test_a_stream_is_the_whole_text_also_where_another_server_goes_on_with_it(seeing: Seeing) -> None:
     whole = ask(seeing.client(), seeing.name, [1]).choices[0].message.content
     given = {"model": seeing.name, "messages": messages([1]), "max_tokens": ANSWER, "temperature": 0}
