@@ -58,13 +58,12 @@ UNBUILT_PATHS = frozenset(route.path for route in ROUTES if not route.handler)
 GENERATING = {route.path: route.generates for route in ROUTES if route.generates is not None}
 ERRORS = {route.path.partition("/{")[0]: route.error for route in ROUTES if route.error is not answers.Error}
 OPENAIS = frozenset(route.path.partition("/{")[0] for route in ROUTES) - ERRORS.keys()
-ABOVE_OPENAIS = frozenset(path.rpartition("/")[0] for path in OPENAIS)  # /v1/chat is Cohere's, what is below it is not
 
 
 def error_of(path: str) -> type:
     """The struct of errors as the clients of this path read them, also below it, where nothing is."""
     while path not in ERRORS and path not in OPENAIS:
         path = path.rpartition("/")[0]
-        if path in ("", "/") or path in ABOVE_OPENAIS:
+        if path in ("", "/"):
             return answers.Error
     return ERRORS.get(path, answers.Error)

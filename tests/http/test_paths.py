@@ -131,7 +131,7 @@ async def test_a_method_that_is_not_allowed(served: Served, path: str) -> None:
         assert (await client.ask("HEAD", path)).status == 405
 
 
-@pytest.mark.parametrize("path", ["/pag", "/v1", "/v1/", "/v1/chat/", "/health/x"])
+@pytest.mark.parametrize("path", ["/pag", "/v1", "/v1/", "/v1/embeddings/x/", "/health/x"])
 async def test_a_route_that_is_none(served: Served, path: str) -> None:
     for method in ("GET", "POST"):
         answer = await served.ask(method, path)
