@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.selection import SLOW_S
+
 CHAOS = Path(__file__).resolve().parents[2] / "tools" / "chaos" / "faults"
 REPLICAS, CLUSTER, NODES = (CHAOS.with_name(name) for name in ("replicas", "cluster", "ray_nodes"))
 
 
 def run(*arguments: str, tool: Path = CHAOS) -> str:
-    done = subprocess.run([sys.executable, tool, *arguments], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, tool, *arguments], capture_output=True, text=True, timeout=SLOW_S - 20)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done.stdout
 
@@ -104,3 +106,10 @@ def test_nodes_of_a_ray_cluster_are_lost_and_no_request_is() -> None:
     pytest.importorskip("ray")
     said = run("--faults", "4", "--streams", "4", tool=NODES)
     assert "no request failed or was wrong" in said and "kill -9 of a node" in said and "SIGSTOP of a node" in said
+
+
+@pytest.mark.slow
+def test_answers_with_calls_of_tools_are_whole_whoever_dies() -> None:
+    """Over WebSockets, as streams and whole, beside pauses of an operator."""
+    table = run("--responses", "--operations", "pauses", "--faults", "18", "--streams", "4", "--requests", "9")
+    assert "| 0 | 0 |" in table and "| none |" in table and "pauses" in table

@@ -16,6 +16,7 @@ import yaml
 from actorserve.actors.cli import make_parser
 from actorserve.actors.options.command_line import read_config
 from actorserve.actors.route.settings import RouteSettings, read_settings
+from tests.support.selection import SLOW_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "tools" / "deploy"
@@ -152,6 +153,6 @@ def test_the_image_is_no_roots_and_starts_the_server() -> None:
 def test_the_images_steps_work_in_a_fresh_root() -> None:
     packages = str(Path(numpy.__file__).parents[1])
     command = [sys.executable, str(DEPLOY / "try"), "--dependencies", packages]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW_S - 20)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "setpriv --reuid=10001" in done.stdout and "the image's steps work" in done.stdout
