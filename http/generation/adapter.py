@@ -31,7 +31,7 @@ def with_names(error: ApiError, names: Mapping[str, str]) -> ApiError:
     if found is None or error.param is None or found[0] not in names:
         return error
     old, new = found[0], names[found[0]]
-    message = re.sub(rf"\b{old}\b", new, error.message)
+    message = re.sub(rf"(?<![\w-]){old}\b", new, error.message)  # and not in --max-logprobs, which is an option
     return ApiError(error.status, message, new + error.param[len(old) :], error.code, error.retry_after, error.lengths)
 
 

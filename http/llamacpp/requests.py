@@ -99,7 +99,7 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
         given["repetition_penalty"] = penalty
     if body.seed is not None and body.seed >= 0:
         given["seed"] = body.seed
-    if body.n_probs:
+    if body.n_probs is not None and body.n_probs > 0:
         given["logprobs"] = body.n_probs
     if body.logit_bias:
         given["logit_bias"] = _biases(body.logit_bias)

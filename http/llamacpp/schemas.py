@@ -15,7 +15,7 @@ HINTS: dict[str, tuple[object, ...]] = {  # likewise, but where a text is filled
     "t_max_predict_ms": (0, -1),
 }
 NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they have one of these values
-    "adaptive_target": (-1,),
+    "adaptive_target": (-1, -0.01),  # the second is SillyTavern's
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
     "lora": ([],),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.adapter import naming
+from actorserve.http.generation.adapter import naming, with_names
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,9 @@ from actorserve.http.generation.adapter import naming
 )
 def test_a_message_names_the_field_where_nothing_else_does(error: ApiError, message: str) -> None:
     assert naming(error) == message
+
+
+def test_another_name_of_a_field_is_none_of_an_option() -> None:
+    error = ApiError(400, "logprobs must be at most 20 (--max-logprobs), not 21.", "logprobs")
+    told = with_names(error, {"logprobs": "n_probs"})
+    assert (told.message, told.param) == ("n_probs must be at most 20 (--max-logprobs), not 21.", "n_probs")

@@ -82,3 +82,18 @@ def test_what_editors_send_with_each_text_to_fill_in_is_no_error_there(field: st
     assert completion_of(infill(prompt="a", **given)).prompt == "a"
     with pytest.raises(ApiError, match=f"{field} is not supported"):
         completion_of(LlamaCompletionRequest(prompt="a", **given))
+
+
+def test_fewer_than_no_probabilities_are_none() -> None:
+    assert completion_of(LlamaCompletionRequest(prompt="a", n_probs=-1)).logprobs is None
+    assert completion_of(LlamaCompletionRequest(prompt="a", n_probs=2)).logprobs == 2
+
+
+def test_what_sillytavern_sends_with_each_request() -> None:
+    """Of samplers that there are not it says that they are off, in its own way."""
+    off: dict[str, Any] = {"adaptive_target": -0.01, "mirostat": 0, "dry_multiplier": 0, "xtc_probability": 0}
+    drawn: dict[str, Any] = {"seed": -1, "min_keep": 0, "n_probs": 0, "dynatemp_range": 0, "repeat_last_n": 0}
+    names = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "tfs_z", "typical_p", "xtc", "top_p", "adaptive_p"]
+    body = LlamaCompletionRequest(prompt="a", repeat_penalty=1.2, samplers=[*names, "min_p"], **off, **drawn)
+    given = completion_of(body)
+    assert (given.seed, given.logprobs, given.temperature, given.repetition_penalty) == (None, None, 1, None)
