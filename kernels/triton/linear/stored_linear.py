@@ -75,7 +75,7 @@ def stored_linear_kernel(
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
     ROWS: tl.constexpr, TILE_N: tl.constexpr, PIECE: tl.constexpr, HALF: tl.constexpr, FORM: tl.constexpr,
     FOUR: tl.constexpr, ZERO: tl.constexpr, ZEROS: tl.constexpr, FACTORS: tl.constexpr, MINIMA: tl.constexpr,
-    TOGETHER: tl.constexpr, ABOVE: tl.constexpr, BIASED: tl.constexpr, PRODUCT: tl.constexpr,
+    TOGETHER: tl.constexpr, ABOVE: tl.constexpr, BIASED: tl.constexpr, PRODUCT: tl.constexpr, ALIKE: tl.constexpr,
 ):  # fmt: skip
     """TILE_N outputs of ROWS rows. Those who share a part of W run side by side."""
     tiles = tl.cdiv(rows, ROWS)
@@ -106,14 +106,18 @@ def stored_linear_kernel(
                 part = floats_of(own, zero[:, None], FORM, PRODUCT)
                 made = tl.dot(part, tl.trans(values), input_precision="ieee")
                 scale = tl.load(scales + output * GROUPS + group, mask=wanted, other=0).to(tl.float32)
-                more = above + (output * ABOVE + group // TOGETHER) * (2 if MINIMA else 1) if TOGETHER else above
                 if TOGETHER:
-                    scale *= tl.load(more, mask=wanted, other=0.0).to(tl.float32)
+                    if not (ALIKE and half):  # else the first half's was read
+                        more = above + (output * ABOVE + group // TOGETHER) * (2 if MINIMA else 1)
+                        step = tl.load(more, mask=wanted, other=0.0).to(tl.float32)
+                    scale *= step
                 total += made * scale[:, None]
                 if MINIMA:
                     least = tl.load(minima + output * GROUPS + group, mask=wanted, other=0).to(tl.float32)
                     if TOGETHER:
-                        least *= tl.load(more + 1, mask=wanted, other=0.0).to(tl.float32)
+                        if not (ALIKE and half):
+                            least_step = tl.load(more + 1, mask=wanted, other=0.0).to(tl.float32)
+                        least *= least_step
                     total -= least[:, None] * tl.sum(values.to(tl.float32), 1)[None, :]
     if GROUPS == 1 and not MINIMA:
         total *= tl.load(scales + output, mask=wanted, other=0.0).to(tl.float32)[:, None]
@@ -197,9 +201,16 @@ def stored_linear(
         stored_linear_kernel[(triton.cdiv(rows, tiles.rows) * triton.cdiv(weight.outputs, tiles.outputs),)](
             x, *_tensors(weight), x if bias is None else bias, out, x.stride(0), out.stride(0), rows,
             ROWS=tiles.rows, TILE_N=tiles.outputs, BIASED=bias is not None, PRODUCT=product,
-            num_warps=tiles.warps, num_stages=tiles.stages, **_constants(weight),
+            ALIKE=_alike(weight, x.dtype), num_warps=tiles.warps, num_stages=tiles.stages, **_constants(weight),
         )  # fmt: skip
     return out
+
+
+def _alike(weight: StoredWeight, dtype: torch.dtype) -> bool:
+    """Whether what is above the scales is read once for both halves of bytes, which have the same. With minima 16 bits
+    have it read for each: a quarter more registers would be taken on sm_80."""
+    same = bool(weight.together) and weight.group * weight.together % (2 * HALF) == 0
+    return same and (weight.minima is None or dtype == torch.float32)
 
 
 def as_floats(weight: StoredWeight, floats: Tensor, dtype: torch.dtype) -> Tensor:

@@ -32,6 +32,8 @@ KINDS: dict[str, tuple[str, int, dict[str, Any]]] = {  # form, group (0: all of 
     "4 bits, minima": ("bits4", 32, {"zero": 8, "scales": torch.bfloat16, "minima": True}),
     "4 bits, a scale and a minimum a row": ("bits4", 0, {"minima": True}),
     "4 bits, minima, steps of 8 groups": ("bits4", 32, {"minima": True, "together": 8}),
+    "4 bits, groups of 16, steps of 8 of them": ("bits4", 16, {"zero": 4, "together": 8}),
+    "4 bits, minima, steps of 3 groups": ("bits4", 32, {"minima": True, "together": 3}),  # halves of bytes differ
     "8 bits, groups of 16, steps of 8 of them": ("bits8", 16, {"zero": 32, "together": 8, "factors": True}),
 }
 
