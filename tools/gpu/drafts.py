@@ -32,7 +32,7 @@ from actorserve.actors.worker.gpu.drafts.blocks import BlockDrafter, BlockDrafti
 from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner  # isort: skip
 from actorserve.actors.worker.gpu.drafts.recurrent import RecurrentDraftingRunner, RecurrentHead  # isort: skip
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner  # isort: skip
-from actorserve.actors.worker.gpu.executor import GpuModel  # isort: skip
+from actorserve.actors.worker.gpu.executor import GpuBuilder, GpuModel  # isort: skip
 from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
 from actorserve.kernels.triton.drafts import Lookup  # isort: skip
 
@@ -117,7 +117,7 @@ class DraftBench(Bench):
         lookup = Lookup(1, 1, DRAFTS)
         if self.kind == "a model":
             shape = smaller(self.name)
-            draft = GpuModel(shape, self.weights(shape, 1), self.dtype, length, self.device)
+            draft = GpuModel(GpuBuilder(shape, self.weights(shape, 1), self.dtype, self.device), length)
             return ModelDraftingRunner(model, *given, lookup=lookup, adaptive=False, draft=draft, **named)
         if self.kind == "DFlash":
             blocks = blocks_of(self.shape)

@@ -19,7 +19,7 @@ from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.gpu.buffers import Sizes
 from actorserve.actors.worker.gpu.compilations import compile_ahead
-from actorserve.actors.worker.gpu.executor import GpuModel
+from actorserve.actors.worker.gpu.executor import GpuBuilder, GpuModel
 from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
 from actorserve.actors.worker.gpu.lora.sites import GpuLoraLinear, GpuLoraSites, SlotProduct
 from actorserve.actors.worker.gpu.memory import make_pools
@@ -203,9 +203,8 @@ class Bench:
         self.name, self.shape = name, read_shape(name, **({} if layers is None else {"num_hidden_layers": layers}))
         self.dtype = DTYPES[SHAPES[name]["dtype"]]
         lora = GpuLoraSites(adapters, rank, self.device) if adapters else None
-        model = GpuModel(
-            self.shape, self.weights(self.shape, 0), self.dtype, length, self.device, fused=fused, lora=lora
-        )
+        build = GpuBuilder(self.shape, self.weights(self.shape, 0), self.dtype, self.device, lora=lora)
+        model = GpuModel(build, length, fused)
         self.sizes = Sizes(rows, tokens + rows * (1 + drafts), length, block_size, drafts, adapters)
         self.log = np.random.default_rng(0).integers(0, self.shape.vocab_size, (rows, length), np.int32)
         mixed = mixed_sizes(rows, self.sizes.tokens, bool(drafts))

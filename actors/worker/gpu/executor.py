@@ -101,9 +101,13 @@ class GpuBuilder:
         lora: GpuLoraSites | None = None,
         stored: StoredLinears | None = None,
     ) -> None:
-        """`lora`: where products are kept that adapters may change; `stored`: those with weights of few bits."""
+        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
+
+        `batch_invariant`: a token has the same bits in every batch. `lora`: where products are kept that adapters may
+        change; `stored`: those with weights of few bits.
+        """
         self.shape, self.get, self.dtype, self.device = shape, get, dtype, device
-        self.rank = 0 if group is None else group.rank
+        self.group, self.rank = group, 0 if group is None else group.rank
         self.batch_invariant, self.lora, self.stored = batch_invariant, lora, stored
 
     def layer(self, index: int) -> LayerSpec:
@@ -172,9 +176,9 @@ class GpuBuilder:
 class GpuLayer:
     """Attention and MLP of one layer."""
 
-    def __init__(self, build: GpuBuilder, index: int, group: TensorParallelGroup | None) -> None:
+    def __init__(self, build: GpuBuilder, index: int) -> None:
         shape = self.shape = build.shape
-        self.group, self.batch_invariant = group, build.batch_invariant
+        self.group, self.batch_invariant = build.group, build.batch_invariant
         spec = build.layer(index)
         seen = shape.kv.layers[index]
         assert seen is not None, "all layers attend"
@@ -242,55 +246,24 @@ class GpuModel:
     eager: ClassVar[bool] = False  # no graph can hold what it does
     embedding_scale = 1.0
 
-    def __init__(
-        self,
-        shape: Architecture,
-        get: Get,
-        dtype: torch.dtype,
-        max_length: int,
-        device: torch.device,
-        group: TensorParallelGroup | None = None,
-        fused: bool = FUSED,
-        deterministic: bool = False,
-        lora: GpuLoraSites | None = None,
-        stored: StoredLinears | None = None,
-    ) -> None:
-        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
-
-        `fused`: small steps have norms, gates and additions in their products, where these can.
-        `deterministic`: a token has the same bits in every batch. `lora`: adapters may change products.
-        `stored`: what of them has weights of few bits.
-        """
-        build = self.make_builder(shape, get, dtype, device, group, deterministic, lora, stored)
-        self.lora = lora
-        self.batch_invariant = deterministic
-        self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
+    def __init__(self, build: GpuBuilder, max_length: int, fused: bool = FUSED) -> None:
+        """`fused`: small steps have norms, gates and additions in their products, where these can."""
+        shape = build.shape
+        self.lora, self.batch_invariant = build.lora, build.batch_invariant
+        self.shape, self.dtype, self.device, self.group = shape, build.dtype, build.device, build.group
         self.table_of = [0] * shape.layers  # in which block table each lies; whoever plans the memory sets it
         self.taps: ResidualTaps | None = None  # for whoever reads hidden states of layers, and sets it
         self.embeddings = build.tensor(EMBEDDINGS)
-        self.layers = self.make_layers(build, group)
-        self.fused = FusedLayers.of(self.layers, device) if fused else None
+        self.layers = self.make_layers(build)
+        self.fused = FusedLayers.of(self.layers, self.device) if fused else None
         self.gain = build.tensor(FINAL_NORM)
-        tied = BatchInvariantGpuLinear if deterministic else CublasLinear
+        tied = BatchInvariantGpuLinear if self.batch_invariant else CublasLinear
         self.head: GpuLinear = tied(self.embeddings, None) if shape.tied else build.plain_linear(shape.head)
         cos, sin = cosines_and_sines(shape.rope, shape.turning, max_length)
-        self.turns = RotaryTables(cos.to(device), sin.to(device))
+        self.turns = RotaryTables(cos.to(self.device), sin.to(self.device))
 
-    def make_builder(
-        self,
-        shape: Architecture,
-        get: Get,
-        dtype: torch.dtype,
-        device: torch.device,
-        group: TensorParallelGroup | None,
-        batch_invariant: bool,
-        lora: GpuLoraSites | None,
-        stored: StoredLinears | None,
-    ) -> GpuBuilder:
-        return GpuBuilder(shape, get, dtype, device, group, batch_invariant, lora, stored)
-
-    def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
-        return [GpuLayer(build, index, group) for index in range(build.shape.layers)]
+    def make_layers(self, build: GpuBuilder) -> Sequence[GpuLayer]:
+        return [GpuLayer(build, index) for index in range(build.shape.layers)]
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""

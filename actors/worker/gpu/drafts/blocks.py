@@ -41,7 +41,7 @@ class BlockLayer(GpuLayer):
     """Attention and MLP of one layer, of blocks of `size` tokens."""
 
     def __init__(self, build: GpuBuilder, index: int, size: int, longest: int) -> None:
-        super().__init__(build, index, None)
+        super().__init__(build, index)
         assert isinstance(build.shape, BlockShape)
         self.causal, self.size, self.longest = build.shape.causal[index], size, longest
         self.processors = processors_of(build.device)

@@ -66,7 +66,7 @@ class RecurrentHead:
         self.join = None if form.join is None else build.linear(form.join)
         self.token_norm, self.hidden_norm = build.gain(form.token_norm), build.gain(form.hidden_norm)
         self.final_norm = build.gain(form.final_norm)
-        self.layer = HeadLayer(build, 0, None)
+        self.layer = HeadLayer(build, 0)
         self.words = DraftWords(shape, get, target, build)
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
         self.turns = RotaryTables(cos.to(device), sin.to(device))

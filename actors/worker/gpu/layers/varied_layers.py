@@ -105,21 +105,11 @@ class VariedLayer(GpuLayer):
 class VariedModel(GpuModel):
     """A decoder of such layers."""
 
-    def __init__(
-        self,
-        shape: Architecture,
-        get: Get,
-        dtype: torch.dtype,
-        max_length: int,
-        device: torch.device,
-        group: TensorParallelGroup | None = None,
-        deterministic: bool = False,
-        lora: GpuLoraSites | None = None,
-        stored: StoredLinears | None = None,
-    ) -> None:
+    def __init__(self, build: VariedBuilder, max_length: int) -> None:
+        shape, dtype, device = build.shape, build.dtype, build.device
         assert shape.vision is None or not shape.vision.axes, "one position turns tokens of these layers"
         self.varied: list[VariedLayer] = []
-        super().__init__(shape, get, dtype, max_length, device, group, False, deterministic, lora, stored)
+        super().__init__(build, max_length, fused=False)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         kinds, kind_of = shape.rope_kinds()
         tables = [_tables(rope, shape.turning, max_length, device) for rope in kinds]
@@ -129,22 +119,8 @@ class VariedModel(GpuModel):
             for index, layer in enumerate(self.varied):
                 layer.growth = table if shape.grows(index) else None
 
-    def make_builder(
-        self,
-        shape: Architecture,
-        get: Get,
-        dtype: torch.dtype,
-        device: torch.device,
-        group: TensorParallelGroup | None,
-        batch_invariant: bool,
-        lora: GpuLoraSites | None,
-        stored: StoredLinears | None,
-    ) -> GpuBuilder:
-        return VariedBuilder(shape, get, dtype, device, group, batch_invariant, lora, stored)
-
-    def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
-        assert isinstance(build, VariedBuilder)
-        self.varied = [VariedLayer(build, index, group) for index in range(build.shape.layers)]
+    def make_layers(self, build: GpuBuilder) -> Sequence[GpuLayer]:
+        self.varied = [VariedLayer(build, index) for index in range(build.shape.layers)]
         return self.varied
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
@@ -201,7 +177,8 @@ def make_model(
     lora: GpuLoraSites | None = None,
     stored: StoredLinears | None = None,
 ) -> GpuModel:
-    """The one for this shape; the rest as in GpuModel, `fused` where its layers can be."""
+    """The one for this shape; the rest as in GpuBuilder, `fused` where its layers can be."""
+    given = shape, get, dtype, device, group, deterministic, lora, stored
     if is_plain(shape, max_length):
-        return GpuModel(shape, get, dtype, max_length, device, group, fused, deterministic, lora, stored)
-    return VariedModel(shape, get, dtype, max_length, device, group, deterministic, lora, stored)
+        return GpuModel(GpuBuilder(*given), max_length, fused)
+    return VariedModel(VariedBuilder(*given), max_length)
