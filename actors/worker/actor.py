@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .kept_memory.tier import TierReader
     from .lora.resident import AdapterReader
     from .pooling.dual_encoder import DualEncoderRunner
+    from .speculative.verifier import DraftOutcome
     from .vision.rows import VisionRows
 
 
@@ -222,9 +223,15 @@ class WorkerActor(Actor):
         if self._torch_profiler is not None:
             self._torch_profiler.step()
 
+    @property
+    def outcome(self) -> DraftOutcome | None:
+        """Of the step that has ended now, where rows had drafts."""
+        return None
+
     def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
         """What the scheduler is told of a step that has ended."""
-        return StepDone.make(message, tokens, seconds, failed_rows=failed_rows)
+        drawn, drafted = self.outcome or ((), ())
+        return StepDone.make(message, tokens, seconds, failed_rows=failed_rows, num_drawn=drawn, num_drafted=drafted)
 
     def about_failure(self) -> dict[str, Any]:
         """The step that it was given last."""

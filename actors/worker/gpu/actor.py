@@ -14,22 +14,18 @@ import threading
 import time
 from collections import deque
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from actorserve.shm.rings.mailbox import wake
 
-from ...protocol.step import KVLayout, Step, StepDone
+from ...protocol.step import KVLayout, Step
 from ...runtime.process import Context
 from ..actor import WorkerActor
+from ..speculative.verifier import DraftOutcome
 from .lora.resident import SlotAdapters
 from .runner import GpuRunner
 from .sampler import PendingStep
-
-if TYPE_CHECKING:
-    from ...protocol.wire import Numbers
 
 
 class LaunchedStep:
@@ -100,13 +96,9 @@ class GpuWorkerActor(WorkerActor):
         self.steps.append(started)
         self.waiter.watch(started)
 
-    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
-        """With drafts, how many tokens each row drew."""
-        outcome = self.gpu.outcome
-        if outcome is None:
-            return super().done(message, tokens, seconds, failed_rows)
-        drawn, drafted = outcome
-        return StepDone.make(message, tokens, seconds, failed_rows=failed_rows, num_drawn=drawn, num_drafted=drafted)
+    @property
+    def outcome(self) -> DraftOutcome | None:
+        return self.gpu.outcome
 
     def do_work(self) -> int:
         """Tell of the steps that have ended, and of adapters that are in their slots."""

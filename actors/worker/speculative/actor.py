@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from ...options.objects.speculative import (
     most_drafts,
     read_speculative,
 )
-from ...protocol.step import MOST_JUMPS, KVLayout, Step, StepDone
+from ...protocol.step import MOST_JUMPS, KVLayout
 from ...runtime.process import Context
 from ..actor import WorkerActor
 from ..cpu.decoder import Decoder
@@ -49,10 +49,7 @@ from .medusa import MedusaProposer, load_heads
 from .ngram import NgramProposer
 from .recurrent import RecurrentHead, RecurrentProposer
 from .suffix import SuffixProposer, SuffixRules
-from .verifier import DraftVerifier, Proposer
-
-if TYPE_CHECKING:
-    from ...protocol.wire import Numbers
+from .verifier import DraftOutcome, DraftVerifier, Proposer
 
 
 class SpeculativeWorkerActor(WorkerActor):
@@ -76,13 +73,9 @@ class SpeculativeWorkerActor(WorkerActor):
     def most_jumps(self) -> int:
         return MOST_JUMPS
 
-    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
-        """With drafts, beside the tokens."""
-        outcome = self._drafting_runner.outcome
-        if outcome is None:
-            return super().done(message, tokens, seconds, failed_rows)
-        drawn, drafted = outcome
-        return StepDone.make(message, tokens, seconds, failed_rows=failed_rows, num_drawn=drawn, num_drafted=drafted)
+    @property
+    def outcome(self) -> DraftOutcome | None:
+        return self._drafting_runner.outcome
 
 
 class LoadedDrafter(NamedTuple):
