@@ -104,7 +104,7 @@ def launch_linear_lora(module: Any, every: bool) -> None:
 
 
 def launch_linear_stored_linear(module: Any, every: bool) -> None:
-    """Weights as checkpoints have them, for a few rows and a prompt's, and as floats for more."""
+    """Weights as checkpoints have them, for a few rows and a prompt's, and as floats for more (without the product)."""
     kinds: list[tuple[Any, ...]] = [("bits4", 128, True, 0, False), ("e4m3", 128, False, 0, False)]
     if every:
         kinds += [("bits4", group, zeros, 8, False) for group in (32, 64, 4096) for zeros in (False, True)]
@@ -119,11 +119,12 @@ def launch_linear_stored_linear(module: Any, every: bool) -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
         for kind in kinds:
             for outputs in (1024, 6144, 28672) if every and kind[1] == 128 else (6144,):
-                weight = stored_of(outputs, 4096, *kind)
+                weight = stored_of(outputs, *kind)
                 floats, bias = torch.empty(outputs * 4096, dtype=dtype), torch.empty(outputs, dtype=dtype)
-                for rows in (2, 40, 65) if every or kind[0] == "bits4" else (2,):
+                for rows in (2, 40) if every or kind[0] == "bits4" else (2,):
                     x = torch.empty(rows, 4096, dtype=dtype)
-                    module.stored_linear(x, weight, bias if rows == 40 else None, floats)
+                    module.stored_linear(x, weight, bias if rows == 40 else None)
+                module.as_floats(weight, floats, dtype)
                 if every:
                     module.stored_linear(torch.empty(2, 4096, dtype=dtype), weight, fixed=True)
 
@@ -135,25 +136,21 @@ def launch_linear_scaled_linear(module: Any, every: bool) -> None:
 
 
 def stored_of(
-    outputs: int,
-    inputs: int,
-    form: str,
-    group: int,
-    zeros: bool,
-    zero: int,
-    factors: bool,
-    minima: bool = False,
-    together: int = 0,
+    outputs: int, form: str, group: int, zeros: bool, zero: int, factors: bool, minima: bool = False, together: int = 0
 ) -> Any:
-    from actorserve.kernels.triton.linear.stored_weights import stored_weight
+    """Of 4096 inputs, in memory that nobody has written."""
+    from actorserve.kernels.triton.linear.stored_weights import FOUR_BITS, StoredWeight
 
+    inputs = 4096
     kind = torch.uint8 if together else torch.float16 if form == "bits4" else torch.float32
     scales = torch.empty(outputs, inputs // group, dtype=kind)
     beside = torch.empty(scales.shape, dtype=torch.uint8) if zeros else None
-    numbers = torch.empty(outputs, inputs, dtype=torch.uint8)
+    numbers = torch.empty(outputs, inputs // (2 if form in FOUR_BITS else 1), dtype=torch.uint8)
     above = torch.empty(outputs, inputs // group // together, 1 + minima, dtype=torch.float16) if together else None
-    least, of_rows = (scales.clone() if minima else None), (torch.empty(outputs) if factors else None)
-    return stored_weight(form, numbers, scales, group, beside, zero, of_rows, least, above, together)
+    least, of_rows = (torch.empty_like(scales) if minima else None), (torch.empty(outputs) if factors else None)
+    weight = StoredWeight(form, numbers, inputs, scales, group, beside, zero, of_rows, least, above, together)
+    weight.check()
+    return weight
 
 
 def launch_moe_routing(module: Any, every: bool) -> None:
@@ -197,17 +194,19 @@ def launch_moe_experts(module: Any, every: bool) -> None:
 
 
 def expert_weights(form: str, outputs: int, inputs: int, dtype: torch.dtype, biased: bool) -> Any:
-    """Of 4 experts."""
-    from actorserve.kernels.triton.moe.weights import ExpertWeights, int4_weights, int8_weights, mxfp4_weights
+    """Of 4 experts, in memory that nobody has written."""
+    from actorserve.kernels.triton.moe.weights import GROUP, ExpertWeights, padded
 
-    bias = torch.zeros(4, outputs, dtype=dtype) if biased else None
-    if form == "mxfp4":
-        codes = torch.zeros(4, outputs, inputs // 32, 16, dtype=torch.uint8)
-        return mxfp4_weights(codes, codes[..., 0], bias)
-    weight = torch.zeros(4, outputs, inputs, dtype=dtype)
-    if form == "floats":
-        return ExpertWeights(weight, inputs, bias=bias)
-    return (int8_weights if form == "int8" else int4_weights)(weight, bias)
+    bias = torch.empty(4, outputs, dtype=dtype) if biased else None
+    if form in ("floats", "int8"):
+        scales = torch.empty(4, outputs) if form == "int8" else None
+        numbers = torch.empty(4, outputs, inputs, dtype=torch.int8 if form == "int8" else dtype)
+        return ExpertWeights(numbers, inputs, scales, bias=bias)
+    kind = torch.uint8 if form == "mxfp4" else torch.bfloat16
+    scales = torch.empty(4, outputs, padded(inputs) // GROUP, dtype=kind)
+    middles = None if form == "mxfp4" else torch.empty_like(scales)
+    numbers = torch.empty(4, outputs, padded(inputs) // 2, dtype=torch.uint8)
+    return ExpertWeights(numbers, inputs, scales, middles, bias)
 
 
 def routed(tokens: int, launch: Any) -> Any:

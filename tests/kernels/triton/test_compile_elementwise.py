@@ -101,7 +101,7 @@ def test_one_architecture(triton: str) -> None:
     for report in reports:
         assert WIDE & set(report["loads"]) or report["kernel"].removesuffix("_kernel") in NARROW, report
         if report["module"] == "linear.gemv":  # it waits in its loop for what is fetched ahead; a bias comes after it
-            biased = report["constants"][8] == "True"
+            biased = report["constants"]["BIASED"] == "True"
             assert ", 0x10" in report["loads"] and ("ld.global.b16" in report["loads"]) == biased, report
 
 
@@ -170,7 +170,7 @@ def assembled(ptx: str, architecture: int) -> str:
 
 
 def reports_of(name: str, architecture: int, every: bool) -> Iterator[dict[str, Any]]:
-    """One for each variant of the kernels of a module."""
+    """One for each variant of the kernels of a module, which it names: by types, constants and how it is launched."""
     import importlib
 
     import triton
@@ -194,7 +194,9 @@ def reports_of(name: str, architecture: int, every: bool) -> Iterator[dict[str, 
                 "architecture": architecture,
                 "shared": binary.metadata.shared,
                 "warps": binary.metadata.num_warps,
-                "constants": [str(value) for value in source.constants.values()],
+                "types": {key: kind for key, kind in source.signature.items() if kind != "constexpr"},
+                "constants": {recorder.kernel.arg_names[at]: str(value) for (at,), value in source.constants.items()},
+                "options": rest,
                 "loads": sorted(
                     {*re.findall(r"ld\.global[\w.:]*", ptx), *re.findall(r"cp\.async\.c[ag].*(, 0x\w+)", ptx)}
                 ),
