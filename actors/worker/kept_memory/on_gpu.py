@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import torch
 
+from ...keeper.driver import DriverError
 from ...model.memory.kv_memory import KVMemory
 from ...protocol.sockets.keeper_wire import KEEPER, Weigh, ask
 from ...runtime.process import Context
 from ..start.shared import speaks_for_all
 from ..tensor_parallel import TensorParallelGroup
-from .device import DeviceMemory, DriverError, drop
+from .device import DeviceMemory, drop
 from .file import KeptMemory, digest_of
 
 
