@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -300,7 +300,7 @@ class DetokenizeAnswer(Said):
 class Rendered(Said):
     request_id: str
     token_ids: list[int]
-    token_offsets: list[tuple[int, int]] | None
+    token_offsets: list[Annotated[list[int], msgspec.Meta(min_length=2, max_length=2)]] | None
     sampling_params: dict[str, Any]
     model: str
     stream: bool

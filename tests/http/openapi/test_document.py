@@ -23,6 +23,7 @@ from actorserve.http.generation.fields.decoding import decode, decode_query
 from actorserve.http.generation.fields.sampling import check_fields
 from actorserve.http.generation.prompts import check_messages
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
+from actorserve.http.openapi import answers
 from actorserve.http.openapi.document import document
 from actorserve.http.openapi.operations import Health
 from actorserve.http.route import Route
@@ -60,6 +61,12 @@ def test_it_is_whole() -> None:
     assert all(name.isidentifier() for name in SCHEMAS), "two structs have one name"
     wanted = set(references(DOCUMENT))
     assert wanted <= {f"#/components/schemas/{name}" for name in SCHEMAS} and wanted
+
+
+def test_what_is_answered_has_lists_of_one_kind() -> None:
+    """Some validators of answers read prefixItems as older drafts have it, and fail."""
+    said = [schema for name, schema in SCHEMAS.items() if hasattr(answers, name)]
+    assert said and "prefixItems" not in json.dumps(said)
 
 
 def test_every_frontend_writes_the_same() -> None:
