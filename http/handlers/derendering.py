@@ -152,8 +152,9 @@ class DerenderingApi:
         """The choice has what is new of its text, and the end where it has ended."""
         (one,) = chunk.choices
         given = EngineChoice([*state.token_ids, *(one.token_ids or ())], one.index, one.finish_reason, one.stop_reason)
-        prompt = body.prompt_token_ids or chunk.prompt_token_ids
-        if any(not isinstance(token, int) for token in prompt or ()):
+        told = body.prompt_token_ids or chunk.prompt_token_ids or []
+        prompt = [token for token in told if isinstance(token, int)]
+        if len(prompt) < len(told):
             raise bad_request("prompt_token_ids: of a chunk they are those of one prompt.", "prompt_token_ids")
         tokens, ended = text_tokens(given, request, self._settings), one.finish_reason is not None
         text = await self._behind(prompt, tokens, self._skips(choice, request)) if tokens else ""
