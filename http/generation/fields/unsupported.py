@@ -27,6 +27,11 @@ from .decoding import decode
 
 T = TypeVar("T", bound=msgspec.Struct)
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
+YET = " by this server yet."
+ELSEWHERE_MADE = {  # what does the same
+    "return_hidden_states": " by a model that generates: one that pools tells them of each token at /pooling, with the"
+    " task token_embed; --also serves one beside.",
+}
 INSIDE = "sampling_params."
 LABELS = frozenset({"request_id", "user", "metadata", "service_tier", "store", "stream_options"})
 
@@ -56,15 +61,19 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "flat_logprobs": NOTHING,
     "kv_transfer_params": NOTHING,
     "logits_processors": NOTHING,
+    "max_tokens_per_query": NOTHING,
     "media_io_kwargs": NOTHING,
     "mm_processor_kwargs": NOTHING,
     "output_mode": (None, "tokens"),
     "packed_top_logprobs": NOTHING,
+    "padding": (None, False, "do_not_pad"),
+    "parse_context": NOTHING,
     "previous_input_messages": NOTHING,
     "previous_response": NOTHING,
     "prompt_embeds": NOTHING,
     "prompt_logprob_start": NOTHING,
     "prompt_logprob_token_ids": NOTHING,
+    "return_mm_kwargs": NOTHING,
     "return_weight_versions": NOTHING,
     "routed_experts_prompt_start": NOTHING,
     "skip_reading_prefix_cache": NOTHING,
@@ -164,14 +173,16 @@ def check_built(request: msgspec.Struct, built: Container[str] = ()) -> None:
             and not (field in OF_RESPONSES and isinstance(request, ResponsesRequest))
             and _asks(getattr(request, field), NOT_BUILT[field])
         ):
-            raise bad_request(f"{field} is not supported by this server yet.", field)
+            raise bad_request(f"{field} is not supported{ELSEWHERE_MADE.get(field, YET)}", field)
 
 
 def _check(kind: type[msgspec.Struct], passed_over: dict[str, object], path: str) -> None:
     for name, value in passed_over.items():
         if _asks(value, NOT_BUILT.get(name) or DEFAULTS.get(name, NOTHING)):
             other = INSTEAD.get(kind, {}).get(name)
-            hint = f": here it is {other}." if other else " by this server yet." if name in NOT_BUILT else " here."
+            hint = f": here it is {other}." if other else " here."
+            if name in NOT_BUILT and not other:
+                hint = ELSEWHERE_MADE.get(name, YET)
             raise bad_request(f"{path}{name} is not supported{hint}", f"{path}{name}")
 
 

@@ -15,7 +15,14 @@ from actorserve.http.cohere.schemas import CohereChatRequest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.ranges import MAX_STOP_LENGTH, MAX_STOPS
-from actorserve.http.generation.fields.unsupported import NOT_BUILT, OF_CHATS, check_built, read
+from actorserve.http.generation.fields.unsupported import (
+    ELSEWHERE_MADE,
+    NOT_BUILT,
+    OF_CHATS,
+    YET,
+    check_built,
+    read,
+)
 from actorserve.http.llamacpp.schemas import LlamaCompletionRequest
 from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from actorserve.http.openai.responses.schemas import ResponsesRequest
@@ -187,7 +194,7 @@ def test_what_is_not_built_is_refused_by_name(kind: type[msgspec.Struct]) -> Non
             error = refusal(reading, kind, **{field: value})
             assert error.status == 400 and error.param and error.param.split(".")[0] == field, value
             wrong_type = declared and re.search("Expected|Object (contains|missing)|no such field", error.message)
-            assert wrong_type or error.message == f"{field} is not supported by this server yet."
+            assert wrong_type or error.message == f"{field} is not supported{ELSEWHERE_MADE.get(field, YET)}"
 
 
 @pytest.mark.parametrize("kind", [CompletionRequest, GenerateRequest])

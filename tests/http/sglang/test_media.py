@@ -82,3 +82,4 @@ async def test_a_model_of_texts_alone() -> None:
         assert (answer.status, answer.error["param"]) == (400, "image_data") and "text only" in answer.error["message"]
         states = await served.ask("POST", "/generate", {"text": "a", "return_hidden_states": True})
         assert (states.status, states.error["param"]) == (400, "return_hidden_states")
+        assert "/pooling" in states.error["message"]
