@@ -23,6 +23,8 @@ def check_config(config: Config) -> None:
     """ConfigError names the option. What is not used is not imported."""
     for name in OTHER_OBJECTS:
         config.json_object(name)
+    if config.sleep_idle_seconds:
+        _check_idle(config)
     _check_engines(config)
     if config.remote_engines or config.steward or config.engine_secret_file or config.engine_certfile:
         from .objects.remote import check_remote
@@ -137,6 +139,17 @@ def _check_worker_cls(config: Config) -> None:
     ):
         if given:
             raise ConfigError(f"--worker-cls: not with {option}")
+
+
+def _check_idle(config: Config) -> None:
+    """An engine wakes for what its own frontends ask: whoever waits elsewhere until it is awake asks nothing of it."""
+    for option, given in (
+        ("--steward", config.steward is not None),
+        ("--nnodes above 1", config.nnodes > 1),
+        ("--prefill-engines", config.prefill_engines > 0),
+    ):
+        if given:
+            raise ConfigError(f"--sleep-idle-seconds: not with {option}")
 
 
 def _check_engines(config: Config) -> None:
