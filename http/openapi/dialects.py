@@ -108,8 +108,13 @@ class AnthropicError(msgspec.Struct):
     error: AnthropicErrorDetail
 
 
+class OriginalTokens(Said):
+    original_input_tokens: int
+
+
 class InputTokens(Said):
     input_tokens: int
+    context_management: OriginalTokens | UnsetType = UNSET  # where that was asked for: before what it takes away
 
 
 class GeneratedChoice(Said):

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from actorserve.http.anthropic.answers import MessageAnswer, count
@@ -13,6 +14,7 @@ from actorserve.http.anthropic.requests import prompt_of
 from actorserve.http.anthropic.schemas import CountRequest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.unsupported import read
+from actorserve.http.openapi.dialects import InputTokens
 from tests.http.serving import Served
 
 USES, THINKING = "clear_tool_uses_20250919", "clear_thinking_20251015"
@@ -101,6 +103,7 @@ async def test_each_prompt_is_counted_once(served: Served, trigger: int, prompts
     asked = {"messages": TALK, "context_management": {"edits": [due(trigger)]}}
     answer = (await served.ask("POST", "/v1/messages/count_tokens", asked)).json
     assert answer == {"input_tokens": 2, "context_management": {"original_input_tokens": 2}}
+    assert msgspec.to_builtins(msgspec.convert(answer, InputTokens)) == answer, "as /openapi.json says it"
     assert len(served.engine.asked) == prompts
 
 
