@@ -191,6 +191,7 @@ class Settings:
     return_tokens_as_token_ids: bool = False
     most_logprobs: int = USUAL_LOGPROBS  # that a request may ask for beside each token
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing
+    structured_defaults: frozenset[str] = frozenset()  # of OPTIONS, those on where a request says nothing of them
     reasoning_closing: str = ""  # of thinking that has used up its budget; its own mark ends it anyway
     fingerprint: str = ""  # of version, model and what of the options answers depend on
     told_fingerprint: str | None = None  # to clients in its place; "": none

@@ -14,6 +14,7 @@ from ..model.tokenizers.tokenizer import describe_tokenizer
 from ..options.kv_offload import read_tiers
 from ..options.lora import default_paths
 from ..options.objects.reasoning import closing_text
+from ..options.objects.structured_outputs import structured_defaults
 from ..protocol.file_sizes import KV_LISTENER, form_bytes
 from ..protocol.served import ServedModel
 from ..runtime.process import Context
@@ -75,6 +76,7 @@ def _settings(
         io_processor=config.io_processor_plugin is not None,
         prompt_embeds=config.enable_prompt_embeds,
         template_kwargs=config.json_object("default_chat_template_kwargs"),
+        structured_defaults=structured_defaults(config),
         reasoning_closing=closing_text(config),
         keep_alive_s=config.sse_keep_alive_interval,
         realtime_idle_s=config.realtime_idle_timeout,

@@ -14,6 +14,7 @@ from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
 from ..options.names.given import named_values
 from ..options.objects.reasoning import closing_text
+from ..options.objects.structured_outputs import structured_defaults
 
 
 def read_options(model: str, options: dict[str, Any]) -> Config:
@@ -54,5 +55,6 @@ def make_settings(config: Config, model: ModelInfo) -> Settings:
         watermarks=not draws_on_gpu(config, model),
         prompt_embeds=config.enable_prompt_embeds,
         template_kwargs=config.json_object("default_chat_template_kwargs"),
+        structured_defaults=structured_defaults(config),
         reasoning_closing=closing_text(config),
     )

@@ -23,7 +23,7 @@ OWN = (  # of one model: others do not take them over
     *("chat_template", "default_chat_template_kwargs", "chat_template_content_format", "escape_special_tokens"),
     *("tool_call_parser", "reasoning_parser", "enable_auto_tool_choice", "limit_mm_per_prompt", "mm_processor_kwargs"),
     *("reasoning_config", "exclude_tools_when_tool_choice_none", "trust_request_mm_kwargs"),
-    *("enable_prompt_embeds", "io_processor_plugin"),
+    *("structured_outputs_config", "enable_prompt_embeds", "io_processor_plugin"),
     *("dtype", "quantization", "model_impl", "runner", "convert", "pooler_config", "deterministic"),
     *("config_format", "load_format", "seed", "generation_config", "override_generation_config", "max_model_len"),
     "kv_cache_memory_bytes",

@@ -50,6 +50,10 @@ def check_config(config: Config) -> None:
         from .objects.pooler import read_pooler
 
         read_pooler(config)
+    if config.structured_outputs_config is not None:
+        from .objects.structured_outputs import structured_defaults
+
+        structured_defaults(config)
     if config.reasoning_config is not None:
         from .objects.reasoning import closing_text
 

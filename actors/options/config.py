@@ -20,6 +20,7 @@ MAX_LORAS = 8  # that run at once, where no option says how many
 OTHER_OBJECTS = (
     *("default_chat_template_kwargs", "reasoning_config"),
     *("hf_overrides", "override_generation_config", "eplb_config", "default_mm_loras"),
+    "structured_outputs_config",
 )
 
 

@@ -203,6 +203,10 @@ FIXED: dict[str, tuple[str, bool | str | float]] = {
     "-v": ("log_level", "debug"),
     "--warmup": ("warm_up", True),
     "--skip-server-warmup": ("warm_up", False),
+    "--constrained-json-disable-any-whitespace": (
+        "structured_outputs_config",
+        '{"disable_any_whitespace": true}',
+    ),
     **dict.fromkeys(("--language-model-only", "--no-mmproj"), ("limit_mm_per_prompt", NO_MEDIA)),
 }
 

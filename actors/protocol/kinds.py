@@ -247,6 +247,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
             "reasoning_parser tool_parser_plugin reasoning_parser_plugin "
             "enable_auto_tool_choice exclude_tools_when_tool_choice_none prefix_cache_per_client response_role "
             "enable_force_include_usage enable_per_request_metrics return_tokens_as_token_ids reasoning_config "
+            "structured_outputs_config "
             "stream_response_default_include_usage trust_request_mm_kwargs fingerprint_mode fingerprint_value "
             "default_chat_template_kwargs sse_keep_alive_interval realtime_idle_timeout allow_credentials root_path "
             "middleware max_header_count".split()

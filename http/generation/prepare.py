@@ -227,7 +227,9 @@ def _check_texts(settings: Settings, texts: dict[str, Any]) -> None:
 
 def _rendering(body: GenerationFields, settings: Settings, adapter: int) -> dict[str, Any]:
     """The fields of its Render that all requests have."""
-    constraint, field_ = constraint_of(body, settings.tool_parser, settings.reasoning_parser)
+    constraint, field_ = constraint_of(
+        body, settings.tool_parser, settings.reasoning_parser, settings.structured_defaults
+    )
     _check_texts(settings, {"stop": body.stop, "bad_words": body.bad_words, field_: constraint})
     limit, cap = max_tokens_of(body), settings.sampling_defaults.get("max_new_tokens")
     return {

@@ -6,6 +6,7 @@ the reason comes back as a 400.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +22,7 @@ from .prompts import tools_of
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 OUTPUTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")  # beside one of these
+JSON = {"json_schema", "json_object"}  # of which these are the looks
 OTHER_NAMES = {  # fields by which older clients, and those of other servers, say what `structured_outputs` says
     "guided_json": "json_schema",
     "guided_regex": "regex",
@@ -41,10 +43,14 @@ class AskedConstraint(NamedTuple):
 
 
 def constraint_of(
-    request: GenerationFields, tool_parser: str | None = None, reasoning_parser: str | None = None
+    request: GenerationFields,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    defaults: Set[str] = frozenset(),
 ) -> AskedConstraint:
     """What the request asks for; at most one of its fields may ask. `tool_parser`: of calls that are not forced;
-    `reasoning_parser`: of thinking, and of what stands around a chat's answer.
+    `reasoning_parser`: of thinking, and of what stands around a chat's answer; `defaults`: of OPTIONS, those that JSON
+    has anyway.
 
     A call that is forced is the answer, whatever format answers have; one that is not may stand in its place.
     """
@@ -63,6 +69,8 @@ def constraint_of(
     if len(found) > 1:
         raise bad_request(f"Only one of {found[0][0]} and {found[1][0]} can be given.", found[1][0])
     field, constraint = found[0] if found else ("tools", None)
+    if constraint is not None and field != "tool_choice" and not JSON.isdisjoint(constraint):
+        constraint = _options(dict.fromkeys(defaults, True)) | constraint
     if field in ("response_format", "tools") and isinstance(request, ChatRequest):
         constraint = _beside_calls(request, constraint, tool_parser)
     if constraint is None:

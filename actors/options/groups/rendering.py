@@ -83,6 +83,13 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
             "used up its budget; the parser's mark ends it anyway"
         ),
     ] = None
+    structured_outputs_config: Annotated[
+        str | None,
+        Meta(
+            description="how JSON of answers looks where requests say nothing: JSON such as "
+            '{"disable_any_whitespace": true}, or disable_additional_properties'
+        ),
+    ] = None
     tool_parser_plugin: Annotated[
         str | None,
         Meta(

@@ -35,7 +35,7 @@ NEEDLESS = {  # reason: names
     "the page is always there": "--ui --webui",
     "a model that takes pictures takes them": "--enable-multimodal",
     why.ONE_WAY: "--attention-backend= --sampling-backend= --grammar-backend= --guided-decoding-backend= "
-    "--structured-outputs-config= --prefix-caching-hash-algo= --use-v2-block-manager --disable-custom-all-reduce "
+    "--prefix-caching-hash-algo= --use-v2-block-manager --disable-custom-all-reduce "
     "--num-lookahead-slots= --preemption-mode= -ub= --ubatch-size= --disable-frontend-multiprocessing "
     "--stream-interval= --mamba-cache-dtype= -tb= --threads-batch= --threads-http= --sleep-on-idle --repack --perf "
     "--lora-backend= -kvu --kv-unified --log-colors= --log-timestamps --log-prefix --uvicorn-access-log "

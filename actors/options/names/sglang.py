@@ -88,8 +88,7 @@ REFUSED = {
     "--speculative-accept-threshold-single",
     why.BY_REQUEST: "--default-priority-value",
     "clients ask for it by truncate_prompt_tokens with each request": "--allow-auto-truncate",
-    "clients ask for it by whitespace_pattern, or disable_any_whitespace, of structured_outputs": ""
-    "--constrained-json-disable-any-whitespace --constrained-json-whitespace-pattern",
+    "clients ask for it by whitespace_pattern of structured_outputs": "--constrained-json-whitespace-pattern",
     "--scheduling-policy priority runs lower numbers first": "--abort-on-priority-when-disabled "
     "--disable-priority-preemption --enable-priority-scheduling --priority-scheduling-preemption-threshold "
     "--schedule-low-priority-values-first",

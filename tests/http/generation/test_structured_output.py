@@ -199,3 +199,23 @@ def test_an_answer_that_is_said_to_all() -> None:
     found, _ = with_tools("functionary", tools=LOOSE, response_format=FORMAT)
     answer, to_all, _ = found["structural_tag"]["format"]["elements"]
     assert to_all["begin"] == "all\n" and to_all["content"] == answer
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"response_format": {"type": "json_object"}}, {"json_object": True, "blanks": "", "closed": True}),
+        ({"structured_outputs": {"json": SCHEMA}}, {"json_schema": SCHEMA, "blanks": "", "closed": True}),
+        (
+            {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " ?"}},
+            {"json_schema": SCHEMA, "blanks": " ?", "closed": True},
+        ),
+        ({"structured_outputs": {"regex": "a+"}}, {"regex": "a+"}),
+        ({}, None),
+    ],
+)
+def test_how_json_looks_where_requests_say_nothing(fields: dict[str, Any], wanted: Any) -> None:
+    """--structured-outputs-config."""
+    defaults = {"disable_any_whitespace", "disable_additional_properties"}
+    found, _ = constraint_of(decode(ChatRequest, body_of(messages=HI, **fields)), None, None, defaults)
+    assert (None if found is None else json.loads(found)) == wanted
