@@ -154,21 +154,19 @@ class PoolingApi:
         field, texts = documents_of(body)
         names = "query", field
         compared = pairs([body.query], texts, names), places(1, len(texts), names)
-        most = body.max_tokens_per_doc or 0
-        if most and body.truncate_prompt_tokens is None:
-            alone = not pooling_of(self._settings).head  # a document is a prompt of its own
-            body.truncate_prompt_tokens = min(most, self._settings.max_model_len) if alone else -1
-        answer, job, made = await self._scores(request, body, compared, field, most)
+        answer, job, made = await self._scores(request, body, compared, field)
         if body.texts is not None:
             return json_response(answers.ranking_of_texts(made, texts, body.top_n or 0, body.return_text is True))
         with_texts = body.return_documents is not False
         return json_response(answers.ranking(answer, job, made, texts, body.top_n or 0, with_texts))
 
     async def _scores(
-        self, request: web.Request, body: PairFields, compared: tuple[list[Pair], list[Pair]], field: str, most: int = 0
+        self, request: web.Request, body: PairFields, compared: tuple[list[Pair], list[Pair]], field: str
     ) -> tuple[Answer, Job, list[float]]:
-        """How near each pair is; of all their texts the fields stand beside them. `most`: tokens of each second one."""
-        spec = pooling_of(self._settings)
+        """How near each pair is; of all their texts the fields stand beside them."""
+        spec, most = pooling_of(self._settings), body.max_tokens_per_doc or 0
+        if most and body.truncate_prompt_tokens is None:  # without a head a text is a prompt of its own
+            body.truncate_prompt_tokens = -1 if spec.head else min(most, self._settings.max_model_len)
         wanted = score_of(body, spec)
         prompts, fields = pair_prompts(*compared, spec, instruction_of(body, spec), most)
         answer, job = await self._answer(request, body, prompts, wanted, field, fields)

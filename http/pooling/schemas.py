@@ -75,6 +75,7 @@ class PairFields(PoolingFields, kw_only=True):
 
     instruction: str | None = None  # by what texts are compared, for a model that is told so
     instruct: str | None = None  # the same
+    max_tokens_per_doc: Annotated[int | None, Range(0)] = None  # of each second text; 0: all
 
 
 class ScoreRequest(PairFields, kw_only=True):
@@ -100,7 +101,6 @@ class RerankRequest(PairFields, kw_only=True):
     texts: list[str] | None = None
     top_n: Annotated[int | None, Range(0)] = None  # 0: all
     return_documents: bool | None = None
-    max_tokens_per_doc: Annotated[int | None, Range(0)] = None  # 0: all
     return_text: bool | None = None  # these four go with `texts`
     raw_scores: bool | None = None
     truncate: bool | None = None

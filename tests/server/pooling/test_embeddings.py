@@ -165,6 +165,12 @@ def test_scores_and_rankings_by_cosine(client: httpx.Client, expected: np.ndarra
     refused(client, "/score", {"text_1": ["a", LONG], "text_2": ["b", "c"]}, "text_1[1]", too_long)
     cut = {"query": "a", "documents": ["b", LONG]}
     assert client.post("/rerank", json=cut | {"max_tokens_per_doc": 5}).status_code == 200
+    compared = {"text_1": "a", "text_2": ["b", LONG], "max_tokens_per_doc": 5}
+    assert client.post("/score", json=compared).status_code == 200
+    refused(client, "/score", compared | {"max_tokens_per_query": 5}, "max_tokens_per_query", "not supported")
+    padded = {"input": "a", "padding": "max_length"}
+    refused(client, "/v1/embeddings", padded, "padding", "not supported")
+    assert client.post("/v1/embeddings", json=padded | {"padding": "do_not_pad"}).status_code == 200
     refused(client, "/rerank", cut | {"max_tokens_per_doc": 0}, "documents[1]", too_long)
 
 
