@@ -25,6 +25,7 @@ from .stored import (
     AwqWeight,
     BnbWeight,
     ExpertFloat4Weight,
+    Float4Weight,
     GptqWeight,
     ScaledWeight,
     StoredSpec,
@@ -33,6 +34,9 @@ from .stored import (
 )
 from .torchao import read_torchao
 
+EXPERT = re.compile(r"\.experts\.\d+\.")
+EXPERT_FLOAT4 = Float4Weight(group=32, weight="weight", scale_type="U8", scale="scale")  # DeepSeek V4's
+FURTHER_TOKENS = re.compile(r"mtp\..*")  # its layers that predict them
 PATTERN = re.compile(r"[*+?^$()\[\]{}|\\]")  # in a name that is none: auto-round names layers by both
 
 
@@ -152,7 +156,8 @@ def _awq(given: Values) -> StoredWeights:
 def _fp8(given: Values) -> StoredWeights:
     one_of(given, "activation_scheme", ("dynamic", "static"), "dynamic")
     one_of(given, "fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
-    one_of(given, "expert_dtype", ("fp8",), "fp8")
+    experts = one_of(given, "expert_dtype", ("fp8", "fp4"), "fp8")
+    deepseek_v4 = given["expert_dtype"] is not None
     if given.texts("modules_to_convert"):
         raise given.wrong("modules_to_convert", "nothing (embeddings in floats)")
     sizes, small = given["weight_block_size"], given.text("quant_method") == "mxfp8"
@@ -164,11 +169,22 @@ def _fp8(given: Values) -> StoredWeights:
             type="F8_E4M3",
             block=(int(rows), int(columns)),
             scale="weight_scale_inv",
+            other_name="scale" if deepseek_v4 else None,
             scale_types=POWERS if small else (*SCALES, "F8_E8M0"),
             others=INPUT_SCALES,
         )
     plain = given.texts("modules_to_not_convert") or given.texts("ignored_layers")
-    return StoredWeights(name="fp8", of=_all_layers_but(plain, form), needless=KV_SCALES)
+    of = _all_layers_but(plain, form)
+    return StoredWeights(
+        name="fp8",
+        of=_with_experts(of, EXPERT_FLOAT4) if experts == "fp4" else of,
+        needless=FURTHER_TOKENS if deepseek_v4 else KV_SCALES,
+    )
+
+
+def _with_experts(of: Callable[[str], WeightFormat | None], own: WeightFormat) -> Callable[[str], WeightFormat | None]:
+    """Experts, each a module of its own, have another format than the rest."""
+    return lambda name: own if EXPERT.search(name) and of(name) is not None else of(name)
 
 
 def _fbgemm_fp8(given: Values) -> StoredWeights:

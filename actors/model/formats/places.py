@@ -12,6 +12,7 @@ from ..values import read_json
 from .rules import listed
 
 FIELD = "quantization_config"
+EXPERTS_TYPE = "expert_dtype"  # DeepSeek V4's, beside the other
 FLOATS = "modules_to_not_convert"
 BESIDE = "hf_quant_config.json"  # of older ModelOpt
 OLDER = "compression_config"  # of compressed-tensors' first versions
@@ -42,6 +43,8 @@ def told_elsewhere(folder: Path, values: dict[str, Any], tensors: Callable[[], S
     if isinstance(known, dict) and known.get("quant_method") == "awq" and _are_texts(names := known.get(FLOATS)):
         more = _floats_with(names, tensors())
         return {FIELD: {FLOATS: [*names, *more]}} if more else {}
+    if isinstance(known, dict) and values.get("model_type") == "deepseek_v4" and EXPERTS_TYPE not in known:
+        return {FIELD: {EXPERTS_TYPE: values.get(EXPERTS_TYPE) or "fp8"}}
     if isinstance(known, dict):
         if "quant_method" not in known and isinstance(known.get("producer"), dict):
             return {FIELD: {"quant_method": "modelopt"}}

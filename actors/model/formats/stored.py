@@ -185,6 +185,7 @@ class Float4Weight(WeightFormat, frozen=True, kw_only=True):
     group: int
     weight: str
     scale_type: str  # U8: a power of 2
+    scale: str = "weight_scale"
     whole: str | None = None  # a scale of all groups' scales
     divides: bool = False  # it does, in place of multiplying
     others: Others = ()
@@ -192,8 +193,8 @@ class Float4Weight(WeightFormat, frozen=True, kw_only=True):
     def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
         types = POWERS if self.scale_type == "U8" else (self.scale_type,)
         found = {
-            self.weight: StoredSpec((rows, blocks(columns, 2)), ("U8",)),
-            "weight_scale": StoredSpec((rows, blocks(columns, self.group)), types),
+            self.weight: StoredSpec((rows, blocks(columns, 2)), ("U8", "I8")),
+            self.scale: StoredSpec((rows, blocks(columns, self.group)), types),
         }
         if self.whole:
             found[self.whole] = StoredSpec((1,), also=((),))

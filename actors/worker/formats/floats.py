@@ -19,9 +19,9 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # by the three lower bits; the 
 def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tensor:
     """The first of two numbers in a byte is in its lower half."""
     packed = stored[form.weight]
-    pairs = torch.index_select(_pairs(), 0, packed.reshape(-1).int())
+    pairs = torch.index_select(_pairs(), 0, packed.view(torch.uint8).reshape(-1).int())
     numbers = torch.view_as_real(pairs).view(rows, -1)[:, :columns]
-    scale = scale_numbers(stored["weight_scale"])
+    scale = scale_numbers(stored[form.scale])
     if form.whole is not None:
         whole = stored[form.whole].float().view(())
         scale = scale / whole if form.divides else scale * whole

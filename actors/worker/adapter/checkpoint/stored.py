@@ -88,7 +88,8 @@ class Source:
             for name in self.found:
                 used |= self._quantised(name, stored)
         for name in self.found.keys() - used:
-            self._plain(name)
+            if stored is None or stored.needless is None or not stored.needless.fullmatch(name):
+                self._plain(name)
 
     def take(self) -> bool:
         """Was what has been read since the last call quantised?"""
@@ -113,9 +114,7 @@ class Source:
 
     def is_needless(self, name: str) -> bool:
         """Need a model have no use of it?"""
-        if name in self.zeros:
-            return not self.tensors[name][...].any()
-        return bool(self.stored and self.stored.needless and self.stored.needless.fullmatch(name))
+        return name in self.zeros and not self.tensors[name][...].any()
 
     def _add(self, name: str, own: Set[str], get: Callable[[], Tensor], numbers: int) -> None:
         """A weight that is made of its own tensors."""
