@@ -39,7 +39,7 @@ class Renderers:
         """Sequences whose prompt is being rendered, or waits for it."""
         return self._sequences.total()
 
-    def least_loaded(self, model: int = 0) -> str:
+    def least_loaded(self, model: int) -> str:
         """The name of the model's with the fewest sequences."""
         return min(self._names[model], key=self._sequences.__getitem__)
 

@@ -43,7 +43,7 @@ class GrammarError(ValueError):
     """Of what a client asks for no grammar can be made; the text is for the client."""
 
 
-def schema_grammar(schema: Any, strict: bool = True, blanks: str | None = None, closed: bool = False) -> dict[str, Any]:
+def schema_grammar(schema: Any, strict: bool, blanks: str | None, closed: bool) -> dict[str, Any]:
     """A schema's object with our options. Not strict: what llguidance cannot enforce is left out, not refused.
 
     `blanks`: a regular expression of those between the parts of JSON, empty for none, None for those that printers

@@ -72,8 +72,8 @@ def make_request(
     priority: int,
     settings: Settings,
     most_bytes: int,
-    adapter: str | None = None,
-    stream: bool = False,
+    adapter: str | None,
+    stream: bool,
 ) -> PromptRequest:
     """Checked as far as that goes without rendering it; ApiError says what cannot be."""
     request = params.to_request(priority)

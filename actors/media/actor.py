@@ -232,7 +232,7 @@ class MediaActor(Actor):
         else:
             self._fail_refs(pending.refs, MediaRefused(message, error.status), field)
 
-    def _fail_refs(self, refs: list[int], error: MediaRefused, field: str | None = None) -> None:
+    def _fail_refs(self, refs: list[int], error: MediaRefused, field: str | None) -> None:
         frontend = self.context.system.frontend_of(slot_of(refs[0]))
         self.context.post(frontend, Failed(refs, error.status, str(error), field))
 

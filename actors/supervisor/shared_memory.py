@@ -184,7 +184,7 @@ class Memory:
         said = [f"model {one.name}, {self.kv_tokens(one.index)} tokens of KV memory" for one in self.system.models]
         return "; ".join(said)
 
-    def kv_tokens(self, model: int = 0) -> int:
+    def kv_tokens(self, model: int) -> int:
         """How many tokens a model's KV memory holds in all engines; of workers that share it each has a part of all."""
         reporters = filter(self.system.is_reporter, self.system.of_kind("worker"))
         own = (worker for worker in reporters if worker.model == model)

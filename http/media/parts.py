@@ -46,7 +46,7 @@ def is_media(part: ContentPart | str) -> bool:
 
 
 def take_media(
-    body: bytes, messages: Sequence[ChatMessage], rules: MediaRules, changes: bytes = b""
+    body: bytes, messages: Sequence[ChatMessage], rules: MediaRules, changes: bytes
 ) -> tuple[bytes, list[MediaSource]]:
     """(the messages' JSON with `{"type": "image"}` and the like in the places of parts that are media, these in order).
     `changes`: how their request wants them processed.

@@ -45,7 +45,7 @@ class MessagesFormat:
 
     media_type = EVENTS
 
-    def __init__(self, answer: Answer, job: Job, omit_thinking: bool, most: int, edits: Edits | None = None) -> None:
+    def __init__(self, answer: Answer, job: Job, omit_thinking: bool, most: int, edits: Edits | None) -> None:
         """`most`: tokens; where the model's length leaves fewer, the answer ends there, and says so."""
         self.answer = anthropic.MessageAnswer(key_of_answer(answer), answer.model, omit_thinking, edits)
         self._job = job

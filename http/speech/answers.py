@@ -28,7 +28,7 @@ def verbose(
     segments: Sequence[Spoken],
     about: tuple[str, str, Sequence[float]],
     takes: Sequence[Take],
-    words: Sequence[dict[str, Any]] | None = None,
+    words: Sequence[dict[str, Any]] | None,
 ) -> dict[str, Any]:
     """response_format verbose_json. `about`: task, language, and where each window begins."""
     task, language, begins = about

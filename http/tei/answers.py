@@ -22,7 +22,7 @@ def similarities(job: Job) -> list[float]:
     return [cosine(source, other) for other in others]
 
 
-def predictions(choice: Choice, spec: PoolingSpec, most: int | None = None) -> list[Object]:
+def predictions(choice: Choice, spec: PoolingSpec, most: int | None) -> list[Object]:
     """Labels with their scores, the best first."""
     scored = sorted(zip(numbers(choice), spec.labels, strict=True), key=lambda one: -one[0])
     return [{"score": score, "label": label} for score, label in scored[:most]]

@@ -244,7 +244,7 @@ class StepAttention:
         queries: Tensor,
         keys: Sequence[Tensor],
         values: Sequence[Tensor],
-        sinks: Tensor | None = None,
+        sinks: Tensor | None,
     ) -> Tensor:
         """The same attention over what a model has made of `contexts`: of each span keys [kv_heads, n, key_dim] and
         values [kv_heads, n, value_dim], with heads and widths of their own that go with those of `queries`."""

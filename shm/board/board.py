@@ -157,7 +157,7 @@ class Board:
         """How many requests the actor had when it was told to give up; 0 before."""
         return self.words[self.word(index, ORDER)] >> 32
 
-    def set_order(self, index: int, order: Order, left: int = 0) -> None:
+    def set_order(self, index: int, order: Order, left: int) -> None:
         """The supervisor's: to be stored before the signal that goes with it, and before a life begins."""
         self.words[self.word(index, ORDER)] = left << 32 | order
 

@@ -61,7 +61,7 @@ def ring_bytes(capacity: int, readers: int = 1) -> int:
     return header_bytes(readers) + capacity
 
 
-def read_word(reader: int, readers: int = 1) -> int:
+def read_word(reader: int, readers: int) -> int:
     """Where a reader's R lies, in words from the magic."""
     if not 0 <= reader < readers:
         raise ValueError(f"a ring of {readers} has no reader {reader}")

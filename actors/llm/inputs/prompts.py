@@ -134,8 +134,8 @@ def _tokens(ids: object, index: int) -> TokenPrompt:
 def given_conversations(
     messages: Conversation | Sequence[Conversation],
     variables: Mapping[str, Any],
-    pictures: GivenPictures | None = None,
-    settings: Settings | None = None,
+    pictures: GivenPictures | None,
+    settings: Settings | None,
 ) -> tuple[list[GivenPrompt], bool]:
     """(one conversation or several, was it a list of them). `variables`: the other fields of a chat request."""
     several = bool(messages) and not isinstance(messages[0], Mapping)

@@ -126,7 +126,7 @@ def has_text_part(values: dict[str, Any]) -> bool:
     return _kind(values) is not None
 
 
-def text_values(values: dict[str, Any], file: Path | str = "config.json") -> dict[str, Any]:
+def text_values(values: dict[str, Any], file: Path | str) -> dict[str, Any]:
     """config.json of the text part of such a model, and of any other what it is."""
     kind = _kind(values)
     if kind is None:

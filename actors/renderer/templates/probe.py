@@ -32,7 +32,7 @@ MAX_PIECES = 10_000  # of the text that is looked at
 AS_OBJECT = re.compile(rf"text\\*['\"]\s*:\s*\\*['\"]{WORDS[0]}")  # a part as Python writes it, or JSON
 
 
-def probed(template: jinja2.Template, reads: Reads, beat: Callable[[], None] = lambda: None) -> Reads:
+def probed(template: jinja2.Template, reads: Reads, beat: Callable[[], None]) -> Reads:
     """What it reads, with what is found by trying. `beat` is called behind each try, a rendering of its own.
 
     OutOfMemory where a try finds none.

@@ -39,7 +39,7 @@ def own_descriptors(system: System) -> int:
     return AT_REST + SPARE + EACH_ACTOR * len(system.actors) + others
 
 
-def most_connections(system: System, beside: int = 0) -> int:
+def most_connections(system: System, beside: int) -> int:
     """How many connections there may be; ConfigError if the limit of open files leaves too few for any server.
 
     `beside`: descriptors of connections that are not counted among them.

@@ -49,7 +49,7 @@ class Tried(NamedTuple):
     verdict: Verdict
 
 
-def load_encoder_decoder(config: Config, info: ModelInfo, device: torch.device = CPU) -> EncoderDecoder:
+def load_encoder_decoder(config: Config, info: ModelInfo, device: torch.device) -> EncoderDecoder:
     """The model of `info.folder`, ready to run on this device."""
     found = try_encoder_decoder(config, info, device)
     dtype, method = types_of(config, info, found, device)
@@ -74,7 +74,7 @@ def describe_encoder_decoder(config: Config, info: ModelInfo, device: torch.devi
     return found, describe(EncoderDecoderPasses(shell), found.verdict.way)[0], shell
 
 
-def try_encoder_decoder(config: Config, info: ModelInfo, device: torch.device = CPU) -> Tried:
+def try_encoder_decoder(config: Config, info: ModelInfo, device: torch.device) -> Tried:
     """How a model can be computed; ConfigError says why it cannot. What replaces parts of it is the CPU's."""
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()

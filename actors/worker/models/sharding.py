@@ -66,7 +66,7 @@ def shard(read: Read, shape: Architecture, place: Place, expert_parallel: bool =
     return get
 
 
-def cutter(shape: Architecture, place: Place, expert_parallel: bool = False) -> Cut:
+def cutter(shape: Architecture, place: Place, expert_parallel: bool) -> Cut:
     """Which rows or columns of a whole axis are this rank's, and how many there are."""
     shared = _shared(expert_parallel)
     return lambda axis: _cut(axis, shape, place, shared)

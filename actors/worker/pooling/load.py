@@ -67,7 +67,7 @@ def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec, device: tor
 
 @large_blocks_apart()
 def load_whole(
-    config: Config, info: ModelInfo, spec: PoolingSpec, device: torch.device = CPU
+    config: Config, info: ModelInfo, spec: PoolingSpec, device: torch.device
 ) -> tuple[PreTrainedModel, torch.dtype]:
     """The same of one that is asked for its own vectors."""
     model, dtype, method = _load(config, info, spec, device)

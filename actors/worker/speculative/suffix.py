@@ -91,7 +91,7 @@ class SuffixProposer:
 
     follows = True
 
-    def __init__(self, rules: SuffixRules, rows: int, remembers: bool = True) -> None:
+    def __init__(self, rules: SuffixRules, rows: int, remembers: bool) -> None:
         """`remembers`: one request's answer may be another's drafts."""
         self.rules = rules
         self.earlier = EarlierAnswers(rules) if remembers else None

@@ -141,7 +141,7 @@ def no_model(asked: str) -> ApiError:
     return ApiError(404, f"The model `{asked:.256}` does not exist.", "model", "model_not_found")
 
 
-def engine_of(headers: Mapping[str, str], engines: range, first: int = 0) -> int | None:
+def engine_of(headers: Mapping[str, str], engines: range, first: int) -> int | None:
     """Which of this server's engines X-data-parallel-rank names, if it is there; 400 if it names none of the model's,
     which have these numbers. `first`: the number of the server's first.
     """

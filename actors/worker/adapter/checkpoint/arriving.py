@@ -52,7 +52,7 @@ class Arrivals:
         scales: Scales,
         better: bool,
         table: torch.dtype,
-        division: Division | None = None,
+        division: Division | None,
     ) -> None:
         """`better`: what is quicker takes a module's place; else nothing does. `table` is the type of embeddings.
         `division`: of weights that come whole a part is kept."""
