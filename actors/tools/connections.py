@@ -16,6 +16,7 @@ import mcp
 import msgspec
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CONNECTION_CLOSED
 
 from ..options.config import Config
 from ..options.objects.tool_servers import ToolServer
@@ -33,6 +34,10 @@ MOST_TOOLS = 512  # of one server
 PAGES = 32  # of a list of tools
 LONGEST_ERROR = 500  # characters
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+class ConnectionLost(ToolTrouble):
+    """It has ended, perhaps before anything was asked."""
 
 
 class Connection:
@@ -102,8 +107,17 @@ class Connections:
 
     async def tools(self, address: ServerAddress) -> list[Tool]:
         """All that the server has; ToolTrouble where they cannot be had."""
-        found: list[Any] = []
+        before = self._open.get(_key(address))
         connection = self._connection(address)
+        try:
+            return await self._listed(connection, address.label)
+        except ConnectionLost:
+            if connection is not before:
+                raise
+            return await self._listed(self._connection(address), address.label)  # its process ended meanwhile
+
+    async def _listed(self, connection: Connection, label: str) -> list[Tool]:
+        found: list[Any] = []
 
         async def read(client: mcp.Client) -> None:
             cursor = None
@@ -114,10 +128,10 @@ class Connections:
                 if cursor is None or len(found) > MOST_TOOLS:
                     return
 
-        await self._use(connection, address.label, read, CONNECT_S)
+        await self._use(connection, label, read, CONNECT_S)
         tools = [_tool(one) for one in found]
         if len(tools) > MOST_TOOLS or len(msgspec.json.encode(tools)) > LONGEST:
-            raise ToolTrouble(f"The MCP server {address.label!r} has more than {MOST_TOOLS} tools, or {LONGEST} bytes.")
+            raise ToolTrouble(f"The MCP server {label!r} has more than {MOST_TOOLS} tools, or {LONGEST} bytes.")
         return tools
 
     async def call(self, message: CallTool) -> ToolCalled:
@@ -148,6 +162,9 @@ class Connections:
             connection.close()
             raise ToolTrouble(f"The MCP server {label!r} has not answered within {limit:g} s.") from None
         except mcp.MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                connection.close()
+                raise ConnectionLost(f"The connection to the MCP server {label!r} has ended.") from None
             raise ToolTrouble(f"The MCP server {label!r} says: {_shown(error)}") from None
         except Exception as error:  # of the library, its transports and the server
             connection.close()
@@ -157,7 +174,7 @@ class Connections:
             connection.used_at = time.monotonic()
 
     def _connection(self, address: ServerAddress) -> Connection:
-        key = (address.label, address.url, tuple(sorted(address.headers.items())))
+        key = _key(address)
         found = self._open.get(key)
         if found is not None and not found.is_broken:
             return found
@@ -189,6 +206,10 @@ class Connections:
             one.close()
         if self._open:
             await asyncio.wait([one.task for one in self._open.values()], timeout=5)
+
+
+def _key(address: ServerAddress) -> Key:
+    return address.label, address.url, tuple(sorted(address.headers.items()))
 
 
 def _tool(found: Any) -> Tool:

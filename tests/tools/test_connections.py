@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,49 @@ async def test_nobody_is_there() -> None:
     assert (await ask(config, ServerAddress("demo"), "calculate", '{"expression": "2*(3+4)"}')).output == "14"
     assert "2026" <= (await ask(config, ServerAddress("demo"), "current_time", "{}")).output[:4]
     assert "timezone" in (await ask(config, ServerAddress("demo"), "current_time", '{"timezone": "No"}')).error
+
+
+async def test_a_server_that_has_ended_is_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists are asked for once more, of a connection that was there before; a call may have been made."""
+    import mcp
+    from mcp_types import CONNECTION_CLOSED
+
+    from actorserve.actors.tools import connections as module
+
+    made: list[Any] = []
+
+    class Ending:
+        """Whose process is alive or not."""
+
+        def __init__(self, *given: Any) -> None:
+            self.lives, self.is_broken, self.users, self.used_at = True, False, 0, 0.0
+            made.append(self)
+
+        def close(self) -> None:
+            self.is_broken = True
+
+        async def client(self) -> Any:
+            return self
+
+        async def list_tools(self, cursor: str | None) -> Any:
+            if not self.lives:
+                raise mcp.MCPError(code=CONNECTION_CLOSED, message="Connection closed")
+            return SimpleNamespace(tools=[], next_cursor=None)
+
+        async def call_tool(self, name: str, arguments: Any) -> Any:
+            return await self.list_tools(None)
+
+    monkeypatch.setattr(module, "Connection", Ending)
+    config = make_config({"tool_server": ["demo"]})
+    connections, demo = module.Connections(config, tool_servers(config)), ServerAddress("demo")
+    for count in (1, 2):
+        assert await connections.tools(demo) == [] and len(made) == count
+        made[-1].lives = False
+    assert await connections.tools(demo) == [] and len(made) == 3
+    made[-1].lives = False
+    with pytest.raises(ToolTrouble, match="connection to the MCP server 'demo' has ended"):
+        await connections.call(call(demo, "calculate", "{}"))
+    assert len(made) == 3 and await connections.tools(demo) == [] and len(made) == 4
 
 
 @pytest.mark.parametrize("expression", ["1/0", "10**9", "__import__('os')", "x", "9" * 201, "1e30*1e30", "(" * 150])
