@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from . import sessions, talking
+from . import responding, sessions, talking
 from .http2 import Http2Session
 
 RESETS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionResetError)
@@ -108,6 +108,8 @@ async def ask(
         return await talking.talk(session, body, tally)
     if path == sessions.PATH:
         return await sessions.hold(session, body, tally)
+    if path == responding.PATH:
+        return await responding.respond(session, body, tally)
     reading = Reading(body)
     pause, gap, last = 0.0, (0.0, ""), time.monotonic()
     try:

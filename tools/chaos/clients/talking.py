@@ -108,7 +108,7 @@ async def _told(
     while not events or events[-1]["type"] != last:
         message = await socket.receive(timeout=120)
         if message.type is not aiohttp.WSMsgType.TEXT:
-            raise ConnectionError(f"closed: {message.type.name} {message.data} {message.extra}")
+            raise ConnectionResetError(f"closed: {message.type.name} {message.data} {message.extra}")
         events.append(json.loads(message.data))
         if events[-1]["type"] == "error":
             raise ConnectionError(message.data)
