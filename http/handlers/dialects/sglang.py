@@ -19,7 +19,7 @@ from ...generation.prepare import ask_completion
 from ...media.parts import check_text_size
 from ...middleware.context import CLIENT, GIVEN, name_request
 from ...output.answer import Answer
-from ...pooling.answers import numbers
+from ...pooling.answers import as_json
 from ...pooling.prepare import check_generates, pooling_of
 from ...sglang.answers import SglangAnswer
 from ...sglang.media import media_of
@@ -95,8 +95,8 @@ class SglangApi:
             raise renamed(error, body) from None
         name = f"{answer.seed:016x}{answer.created:08x}"
         vectors = [
-            {"embedding": numbers(choice), "meta_info": {"id": name, "prompt_tokens": choice.prompt_tokens}}
-            for choice in job.choices
+            {"embedding": vector, "meta_info": {"id": name, "prompt_tokens": choice.prompt_tokens}}
+            for choice, vector in zip(job.choices, await as_json(job), strict=True)
         ]
         return json_response(vectors if is_batch(body) else vectors[0])
 
