@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import resource
+import signal
 import socket
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +108,6 @@ def test_a_caller_that_goes_before_it_has_said_anything_is_no_error(
     ours, theirs = ends
     ours.close()
     monkeypatch.setattr(host, "setproctitle", lambda title: None)
-    monkeypatch.setattr(host.signal, "signal", lambda number, handler: None)
-    monkeypatch.setattr(host.sys, "argv", ["host", str(theirs.detach()), str(os.getpid())])
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(sys, "argv", ["host", str(theirs.detach()), str(os.getpid())])
     assert host.main() == 0
