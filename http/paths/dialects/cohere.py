@@ -25,7 +25,6 @@ COHERE: tuple[Route, ...] = (
             CohereChatRequest,
             answers.CohereEvent,
             generates=CHAT,
-            ends="",
             statuses=ASKS,
             error=answers.CohereError,
             repeatable=True,

@@ -46,6 +46,8 @@ async def test_who_accepts_json_alone_gets_lines(served: Served) -> None:
     assert end["delta"]["finish_reason"] == "MAX_TOKENS"
     events = await ask(served, "/v2/chat", "a", Accept="*/*")
     assert events.headers["content-type"].startswith("text/event-stream") and b"data: [DONE]" in events.body
+    said = (await served.ask("GET", "/openapi.json")).json["paths"]["/v2/chat"]["post"]["responses"]["200"]["content"]
+    assert {"const": "[DONE]"} in said["text/event-stream"]["schema"]["properties"]["data"]["anyOf"]
 
 
 async def test_version_1_is_lines() -> None:
