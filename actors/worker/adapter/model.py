@@ -27,7 +27,7 @@ from ..cpu.layers.native import FEW_TOKENS
 from ..cpu.memory.states import StepStates
 from ..cpu.memory.window_tables import AnyKV, TabledAttention
 from ..lora.sites import LoraSites
-from .cache import load_states, store_states
+from .cache.caches import load_states, store_states
 from .fused.decoder import plain_head, whole_decoder
 from .hooks import NAME, attending, use_attention
 from .passes import Passes

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ...model.memory.kv import KVSpec, LayerAttention, StateSpec
-from .cache import Caches, state_name
+from .cache.caches import Caches, state_name
+from .cache.layers import CARRIERS
 from .hooks import NAME, Call, Mask, Unfit, as_scale, attending, use_attention
-from .layers import CARRIERS
 from .masks import Visibility, classify
 from .passes import Passes
 
@@ -87,12 +87,12 @@ class Recorder:
         return keys, values
 
     def keep(self, layer: int, name: str, new: Tensor, start: int = 0) -> Tensor:
-        """See layers.py:Keeper."""
+        """See cache/layers.py:Keeper."""
         self.beside[layer, name] = new.shape[2]
         return new
 
     def keep_groups(self, layer: int, name: str, new: Tensor, size: int) -> Tensor:
-        """See layers.py:Keeper."""
+        """See cache/layers.py:Keeper."""
         self.beside[layer, name] = new.shape[2] // CARRIERS
         return new
 

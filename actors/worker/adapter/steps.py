@@ -15,9 +15,9 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 from ..cpu.layers.native import FEW_TOKENS
 from ..cpu.memory.window_tables import AnyKV
 from ..lora.sites import LoraSites
+from .cache.layers import CARRIERS
 from .fused.parts import Turn
 from .hooks import Call, Unfit
-from .layers import CARRIERS
 from .probe import Traits
 
 
@@ -37,7 +37,7 @@ class AdaptedStep:
         self.kv.write(layer, self.slots, *flat)
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """See layers.py:KeysValues."""
+        """See cache/layers.py:KeysValues."""
         raise NotImplementedError
 
     def attend(self, call: Call) -> Tensor:
@@ -149,13 +149,13 @@ class GatheredStep(AdaptedStep):
         return own_keys[None], own_values[None]
 
     def keep(self, layer: int, name: str, new: Tensor, start: int = 0) -> Tensor:
-        """See layers.py:Keeper."""
+        """See cache/layers.py:Keeper."""
         place = self.traits.beside[layer, name]
         self.write(place, new[:, None], new[:, None])
         return self._from(place, start)[0]
 
     def keep_groups(self, layer: int, name: str, new: Tensor, size: int) -> Tensor:
-        """See layers.py:Keeper."""
+        """See cache/layers.py:Keeper."""
         place, (position, tokens) = self.traits.beside[layer, name], (self.span.position, self.span.size)
         ends = torch.arange(position // size + 1, (position + tokens) // size + 1) * size
         carriers = (ends[:, None] - CARRIERS + torch.arange(CARRIERS)).flatten()

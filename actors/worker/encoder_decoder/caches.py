@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import EncoderDecoderCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ..adapter.layers import KeysValues, PagedLayer
+from ..adapter.cache.layers import KeysValues, PagedLayer
 
 
 class CrossKeysValues(KeysValues, Protocol):

@@ -14,10 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from actorserve.actors.model.formats.stored import Float4Weight
 from actorserve.actors.worker.adapter import hooks, verify
+from actorserve.actors.worker.adapter.cache.layers import CARRIERS
 from actorserve.actors.worker.adapter.hollow import hollow
 from actorserve.actors.worker.adapter.hooks import Unfit
 from actorserve.actors.worker.adapter.improve import improve
-from actorserve.actors.worker.adapter.layers import CARRIERS
 from actorserve.actors.worker.adapter.model import Tier
 from actorserve.actors.worker.adapter.probe import probe
 from actorserve.actors.worker.adapter.twin import shrink

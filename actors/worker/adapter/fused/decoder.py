@@ -13,7 +13,7 @@ from actorserve.kernels.cpu.native.attention import NativeAttention
 from actorserve.kernels.cpu.native.heads import Turning
 from actorserve.kernels.cpu.native.lora import LoraAdded
 
-from ..cache import Caches
+from ..cache.caches import Caches
 from ..hooks import Unfit, attending
 from ..improve import EmbeddingModule, LinearModule, NormModule
 from ..passes import Passes

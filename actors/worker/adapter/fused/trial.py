@@ -20,7 +20,7 @@ from actorserve.kernels.cpu.native.layers import RowOperations
 from actorserve.kernels.cpu.native.library import Library
 
 from ...cpu.layers.native import current
-from ..cache import Caches
+from ..cache.caches import Caches
 from ..hooks import NAME, Call, Unfit, attending, use_attention
 from ..improve import TOGETHER, JoinedProducts, LinearModule, NormModule, PartModule
 from ..passes import CACHES, Passes

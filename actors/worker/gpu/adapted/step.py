@@ -22,7 +22,7 @@ from ..executor import GpuBatch, attend
 
 
 class DeviceStep:
-    """See adapter/layers.py:KeysValues and adapter/hooks.py:Attending."""
+    """See adapter/cache/layers.py:KeysValues and adapter/hooks.py:Attending."""
 
     past = 0
 

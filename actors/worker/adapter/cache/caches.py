@@ -21,9 +21,9 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
-from ...model.memory.kv import StateSpec
-from ..cpu.memory.states import StepStates
-from .hooks import Unfit
+from ....model.memory.kv import StateSpec
+from ...cpu.memory.states import StepStates
+from ..hooks import Unfit
 from .layers import (
     CARRIERS,
     KeysValues,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
-from .hooks import Unfit
+from ..hooks import Unfit
 
 CARRIERS = 4  # a divisor of the tokens of a group, and of a block
 
