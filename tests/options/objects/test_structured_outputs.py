@@ -7,7 +7,7 @@ import pytest
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.options.objects.structured_outputs import structured_defaults
 
-from .names.command_lines import read
+from ..names.command_lines import read
 
 COMPACT, CLOSED = "disable_any_whitespace", "disable_additional_properties"
 
