@@ -204,7 +204,7 @@ class Settings:
     tools_by_url: bool = False  # requests may name others
     max_tool_calls: int = 32  # of one response
     plugins: LogitsPlugins | None = None  # what --logits-processors says, where there are any
-    watermarks: bool = True  # answers may have one
+    draws_on_cpu: bool = True  # what a CPU alone does may be asked for
     any_model_name: bool = False  # one that nothing has is this model
     root_path: str = ""  # that clients find the server below, behind a proxy
 

@@ -84,7 +84,7 @@ def _settings(
         told_fingerprint=None if config.fingerprint_mode == "full" else config.fingerprint_value or "",
         tools=engine.tools if config.has_tools else None,
         plugins=plugins_of(config),
-        watermarks=not draws_on_gpu(config, model),
+        draws_on_cpu=not draws_on_gpu(config, model),
         tools_by_url=bool(config.allowed_tool_domains),
     )
 

@@ -52,7 +52,7 @@ def make_settings(config: Config, model: ModelInfo) -> Settings:
         encoder=model.encoder,
         media=media_rules(config, model, config.max_body_bytes),
         plugins=plugins_of(config),
-        watermarks=not draws_on_gpu(config, model),
+        draws_on_cpu=not draws_on_gpu(config, model),
         prompt_embeds=config.enable_prompt_embeds,
         template_kwargs=config.json_object("default_chat_template_kwargs"),
         structured_defaults=structured_defaults(config),

@@ -62,11 +62,9 @@ class Parameter:
     below_is_off: bool = False  # a number below the default means the default
     row: str = ""  # dtype of its array in the worker's batch, where kernels look for it
     processes: bool = False  # logits are changed for it before a token is drawn: it has no drafts and no beams
+    cpu_only: bool = False  # a GPU does nothing of it
     configurable: bool = False  # the operator may set another default
     in_file: bool = True  # and the model's own generation_config.json, too
-
-
-WATERMARK = "watermarking_config"  # the field
 
 
 class WatermarkingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -167,6 +165,16 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             in_file=False,
         ),
     ] = None
+    repeat_last_n: Annotated[
+        int | None,
+        Parameter(
+            "the three penalties count each token among so many last ones of prompt and answer, and no other; "
+            "0: there are none; -1: each looks back as it says",
+            Range(-1),
+            processes=True,
+            cpu_only=True,
+        ),
+    ] = None
     logit_bias: Annotated[
         dict[str, float] | None, Parameter("added to the logits of these token ids, each -100 to 100", processes=True)
     ] = None
@@ -174,7 +182,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     bad_words: Annotated[list[str] | None, Parameter("texts that the answer must not hold", processes=True)] = None
     watermarking_config: Annotated[
         WatermarkingConfig | None,
-        Parameter("a watermark in the answer, by transformers' names, which its detector finds", processes=True),
+        Parameter(
+            "a watermark in the answer, by transformers' names, which its detector finds", processes=True, cpu_only=True
+        ),
     ] = None
     stop_token_ids: Annotated[
         list[int] | None, Parameter("tokens that end the answer, beside the model's end tokens")
@@ -244,10 +254,15 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     logprob_token_ids: list[int] = []  # where logprobs are told: of these tokens in place of the most likely ones
     plugins: bytes = b""  # JSON of PluginRequest
     watermarking_config: WatermarkingConfig | None = None
+    repeat_last_n: int = -1  # never 0, nor another one where there are no penalties
 
     def is_plain(self) -> bool:
         """Its logits are not changed before a token is drawn."""
         return not self.plugins and all(getattr(self, name) == default_of(name) for name in PROCESSED)
+
+    def cpu_only(self) -> list[str]:
+        """What it asks for that a GPU does nothing of."""
+        return [name for name in CPU_ONLY if getattr(self, name) != default_of(name)]
 
     def row(self) -> dict[str, float]:
         """By name, what the arrays of the worker's batch have of it."""
@@ -366,6 +381,8 @@ def default_of(name: str) -> Any:
 
 
 SAMPLING_FIELDS = SamplingFields.__struct_fields__
+PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+CPU_ONLY = tuple(name for name, parameter in sampling_parameters().items() if parameter.cpu_only)
 PROCESSED = tuple(  # those of them that stand in Sampling
     name
     for name, parameter in sampling_parameters().items()

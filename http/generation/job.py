@@ -16,16 +16,16 @@ import msgspec
 
 from actorserve.actors.accounts.account import Account
 from actorserve.actors.protocol.messages import Delta, Finish
-from actorserve.actors.protocol.request import WATERMARK
+from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topics.calls import Measured
 from actorserve.actors.protocol.topics.io_processors import PooledPrompt
 from actorserve.actors.protocol.topics.prompts import Prompt
 
 from ..dashboard.figures import PageFigures
-from ..errors import ApiError, bad_request, overloaded
+from ..errors import ApiError, overloaded
 from ..output.events import OutputParser
 from .choice import Choice, PlainText
-from .fields.sampling import with_own_seeds
+from .fields.sampling import refused_on_gpu, with_own_seeds
 from .idempotency_keys import Kept, Key, Records
 from .times import JobTimes, PromptProgress
 
@@ -35,7 +35,6 @@ UNUSABLE = (
     "messages: of a picture no embeddings can be made: what was sent of it (image_embeds, or its parts) does not fit "
     "the model."
 )
-NO_WATERMARKS = f"{WATERMARK}: watermarks are made on a CPU only (--device cpu)."
 FINISH_REASONS = {
     Finish.STOP: "stop",
     Finish.STOP_STRING: "stop",
@@ -132,7 +131,7 @@ class Job:
         elif finish is Finish.PLUGIN:
             self.fail(self._failed_plugin())
         elif finish is Finish.UNHEEDED:
-            self.fail(bad_request(NO_WATERMARKS, WATERMARK))
+            self.fail(refused_on_gpu(msgspec.msgpack.decode(self.params[0], type=Generation).sampling))
         elif finish is Finish.ADAPTER:
             text = "The adapter of this request was unloaded, or its files were changed or cannot be read any more."
             self.fail(ApiError(404, text, "model", "model_not_found"))

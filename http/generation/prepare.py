@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from actorserve.actors.protocol.request import WATERMARK, Think
+from actorserve.actors.protocol.request import Think
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt
 
 from ..errors import ApiError, bad_request
@@ -33,9 +33,9 @@ from .adapters import adapter_for, adapter_of
 from .fields.decoding import decode
 from .fields.kv_transfer import hands_on, peer_of
 from .fields.plugins import plugin_names, plugin_request
-from .fields.sampling import check_fields, max_tokens_of, parameters
+from .fields.sampling import check_device, check_fields, max_tokens_of, parameters
 from .infill import infill_ends, infill_tokens
-from .job import NO_WATERMARKS, Job
+from .job import Job
 from .prompts import (
     chat_prompt,
     check_template,
@@ -83,7 +83,7 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
 
 
 def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str) -> PreparedRequest:
-    _check_watermark(body, settings)
+    check_device(body, settings)
     body = with_allowed_tools(_salted(body, settings, client))
     check_template(body, settings.trust_request_chat_template)
     _check_texts(settings, {"messages": True})
@@ -252,11 +252,6 @@ def _salted(body: Request, settings: Settings, client: str) -> Request:
     return msgspec.structs.replace(body, cache_salt=f"{client} {body.cache_salt or ''}")
 
 
-def _check_watermark(body: GenerationFields, settings: Settings) -> None:
-    if body.watermarking_config is not None and not settings.watermarks:
-        raise bad_request(NO_WATERMARKS, WATERMARK)
-
-
 def _check_encoded(body: CompletionRequest) -> None:
     """400 for what there is not where an encoder reads the prompt: no text follows its tokens, which have no logits."""
     for name, wanted in (
@@ -271,7 +266,7 @@ def _check_encoded(body: CompletionRequest) -> None:
 def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A completion request, checked. `client` is the key's name (idempotency_keys.client_of)."""
     check_fields(body, settings.vocab_size, settings.kv, settings.most_logprobs)
-    _check_watermark(body, settings)
+    check_device(body, settings)
     body = _salted(body, settings, client)
     if settings.encoder is not None:
         _check_encoded(body)

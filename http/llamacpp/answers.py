@@ -25,7 +25,7 @@ SLOT = (1 << 32) - 1  # the part of a ref that is the slot's number
 SETTINGS = {  # by their names there: ours
     **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
     "repeat_penalty": "repetition_penalty",
-    **{name: name for name in ("presence_penalty", "frequency_penalty")},
+    **{name: name for name in ("presence_penalty", "frequency_penalty", "repeat_last_n")},
 }
 DRAWN_ANEW = (1 << 32) - 1  # a seed
 

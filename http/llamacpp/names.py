@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from actorserve.actors.protocol.request import Range, SamplingFields
+from actorserve.actors.protocol.request import PENALTIES, Range, SamplingFields
 
 from ..errors import bad_request
 
@@ -12,7 +12,7 @@ INFILL = "infill"  # keeps what is likely enough to be filled in: the likeliest 
 SAMPLERS: dict[str, tuple[str, ...]] = {  # by their names there: the fields that are theirs
     **{name: (name,) for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
     "typ_p": ("typical_p",),
-    "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    "penalties": PENALTIES,
     **dict.fromkeys(("dry", "xtc", "tfs_z", "adaptive_p", INFILL), ()),  # refused elsewhere, where they are asked for
 }
 OTHER_NAMES = {name.replace("_", ""): name for name in SAMPLERS}
@@ -25,7 +25,6 @@ OFF: dict[str, Any] = {
     **{"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "top_n_sigma": -1, "typical_p": 1},
     **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
 }
-ALL = (None, -1)  # of repeat_last_n: the whole text
 
 
 class LlamaFields(SamplingFields, kw_only=True):
@@ -33,7 +32,6 @@ class LlamaFields(SamplingFields, kw_only=True):
 
     n_predict: int | None = None  # max_tokens; below 0: no limit
     repeat_penalty: Annotated[float | None, Range(0, 100, above=True)] = None  # repetition_penalty
-    repeat_last_n: int | None = None  # -1: all, 0: no penalty
     samplers: list[str] | str | None = None  # those that are used, in our order; an empty list: as if left out
     timings_per_token: bool | None = None  # how long it took, in the answer, or each event of a stream
     return_progress: bool | None = None  # how far the prompt has come, in events of a stream before its text
@@ -41,21 +39,10 @@ class LlamaFields(SamplingFields, kw_only=True):
 
 def take_names(request: LlamaFields) -> None:
     """Give the fields that they stand for what they say."""
-    penalty = penalty_of(request.repeat_penalty, request.repeat_last_n)
     if request.repetition_penalty is None:
-        request.repetition_penalty = penalty
+        request.repetition_penalty = request.repeat_penalty
     for name, value in unused(request.samplers or []).items():
         setattr(request, name, value)
-
-
-def penalty_of(given: float | None, looks_back: int | None) -> float | None:
-    """The repetition_penalty that both say; 400 for one of a part of the text."""
-    if given is None or looks_back == 0:
-        return None
-    if given != 1 and looks_back not in ALL:
-        text = "repeat_last_n: repeat_penalty looks back on the whole text here; -1 says so."
-        raise bad_request(text, "repeat_last_n")
-    return given
 
 
 def unused(samplers: list[str] | str) -> dict[str, Any]:

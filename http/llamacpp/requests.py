@@ -13,7 +13,7 @@ from ..generation.fields.decoding import decode
 from ..generation.infill import files_of, infill_ends, infill_tokens
 from ..openai.schemas import Object, TokensRequest
 from ..pooling.schemas import EmbeddingRequest
-from .names import penalty_of, unused
+from .names import unused
 from .schemas import (
     HINTS,
     MOST_TEXTS,
@@ -29,7 +29,8 @@ from .schemas import (
 
 SAME = (
     *("model", "stream", "temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p", "stop"),
-    *("presence_penalty", "frequency_penalty", "ignore_eos", "grammar", "json_schema", "return_progress"),
+    *("presence_penalty", "frequency_penalty", "repeat_last_n", "ignore_eos", "grammar", "json_schema"),
+    "return_progress",
 )
 NAMES = {"max_tokens": "n_predict", "n": "n_cmpl", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
 NEVER = -100  # a bias; what it is added to is far from it
@@ -95,8 +96,8 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
         given["n"] = body.n_cmpl
     if body.n_predict is not None and body.n_predict >= 0:
         given["max_tokens"] = max(1, body.n_predict)  # what is drawn at the prompt's end nobody is told
-    if (penalty := penalty_of(body.repeat_penalty, body.repeat_last_n)) is not None:
-        given["repetition_penalty"] = penalty
+    if body.repeat_penalty is not None:
+        given["repetition_penalty"] = body.repeat_penalty
     if body.seed is not None and body.seed >= 0:
         given["seed"] = body.seed
     if body.n_probs is not None and body.n_probs > 0:

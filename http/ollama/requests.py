@@ -26,7 +26,10 @@ NAMES = {  # of the options that have another name in chat
     "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
 }
-SAME = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop", "presence_penalty", "frequency_penalty")
+SAME = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop"),
+    *("presence_penalty", "frequency_penalty", "repeat_last_n"),
+)
 OURS = {  # chat's fields as this API names them
     **{chat: f"options.{own}" for own, chat in NAMES.items()},
     **{name: f"options.{name}" for name in SAME},
@@ -117,12 +120,6 @@ def _sampling(options: OllamaOptions) -> Object:
         del found["seed"]
     if found.get("typical_p") == 0:
         del found["typical_p"]
-    penalty, reach = options.repeat_penalty, options.repeat_last_n
-    if penalty not in (None, 1) and reach not in (None, -1):
-        if reach != 0:
-            text = "options.repeat_last_n: repeat_penalty looks back on the whole text here; -1 says so."
-            raise bad_request(text, "options.repeat_last_n")
-        del found["repetition_penalty"]
     return found
 
 

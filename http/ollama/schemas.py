@@ -46,7 +46,7 @@ class OllamaOptions(msgspec.Struct):
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    repeat_last_n: int | None = None  # tokens that penalties look back on: -1, all, and 0, none
+    repeat_last_n: int | None = None  # tokens that penalties look back on; -1: all, 0: no penalties
     tfs_z: float | None = None  # these two: only the values that change nothing
     mirostat: int | None = None
 

@@ -3,7 +3,8 @@
     repetition r    x / r where x > 0, x * r elsewhere, for words of prompt or answer   (Keskar et al. 2019, CTRL)
     frequency f     x - f * (times that the word is in the answer)                      (OpenAI's API)
     presence p      x - p if the word is in the answer
-in this order. Knows tensors and arrays only: no requests.
+in this order. Of a row whose penalties look back on the last n tokens alone, as llama.cpp's do, the prompt has no words
+here, and the answer is those tokens. Knows tensors and arrays only: no requests.
 """
 
 from __future__ import annotations

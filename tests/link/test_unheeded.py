@@ -12,11 +12,12 @@ import pytest
 from actorserve.actors.link.sequences import RemoteSequence
 from actorserve.actors.link.unheeded import Unheeded
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.request import WATERMARK, Generation, Sampling, WatermarkingConfig
+from actorserve.actors.protocol.request import CPU_ONLY, Generation, Sampling, WatermarkingConfig
 from actorserve.actors.protocol.sockets.engine_facts import unheeded_of
 from tests.link.test_sequences import PROMPT, Bench
 
-MARKED = msgspec.msgpack.encode(Generation(sampling=Sampling(seed=1, watermarking_config=WatermarkingConfig())))
+MARKED = Sampling(seed=1, watermarking_config=WatermarkingConfig())
+PENALIZED = Sampling(seed=1, repetition_penalty=1.2, repeat_last_n=9)
 
 
 class Taker:
@@ -35,13 +36,17 @@ class Taker:
 def test_an_engine_says_what_it_does_nothing_of() -> None:
     ordered = make_config({"scheduling_policy": "priority"})
     assert unheeded_of(ordered, on_gpu=False) == []
-    assert unheeded_of(ordered, on_gpu=True) == [WATERMARK]
+    assert unheeded_of(ordered, on_gpu=True) == [*CPU_ONLY]
     assert unheeded_of(make_config({}), on_gpu=False) == ["priority"]
 
 
-def test_who_wants_a_watermark_waits_for_an_engine_that_makes_one(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench()
-    plain, marked = bench.open(0), bench.table.open_slot(1, MARKED, 1)
+@pytest.mark.parametrize(("field", "sampling"), [("watermarking_config", MARKED), ("repeat_last_n", PENALIZED)])
+def test_who_wants_what_a_gpu_does_not_do_waits_for_an_engine_that_does(
+    field: str, sampling: Sampling, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of an engine that lacks something else it is asked."""
+    bench, params = Bench(), msgspec.msgpack.encode(Generation(sampling=sampling))
+    plain, marked = bench.open(0), bench.table.open_slot(1, params, 1)
     bench.table.write_prompt(marked, PROMPT, b"", 100, engine=1)
     for ref in (plain, marked):
         bench.sequences.admit(ref)
@@ -52,10 +57,14 @@ def test_who_wants_a_watermark_waits_for_an_engine_that_makes_one(caplog: pytest
     unheeded.met([], "far", held.values())
     unheeded.turn(held, taker)
     assert all(map(unheeded.may_send, held.values())) and not taker.asked and not caplog.records
+    unheeded.met([one for one in CPU_ONLY if one != field], "far", held.values())
+    unheeded.turn(held, taker)
+    assert all(map(unheeded.may_send, held.values())) and not taker.asked
+    caplog.clear()
 
-    unheeded.met([WATERMARK, "priority"], "far", held.values())
+    unheeded.met([field, "priority"], "far", held.values())
     assert [one.levelname for one in caplog.records] == ["WARNING"] * 2
-    assert WATERMARK in caplog.text and "priority does nothing there" in caplog.text
+    assert field in caplog.text and "priority does nothing there" in caplog.text
     unheeded.turn(held, taker)
     assert (unheeded.may_send(held[plain]), unheeded.may_send(held[marked])) == (True, False)
     assert taker.asked == [marked] and unheeded.waits

@@ -91,7 +91,7 @@ def test_options_may_be_none_or_of_torch() -> None:
     assert make_settings(kwargs, model).template_kwargs == {"enable_thinking": False}
 
 
-def test_watermarks_are_for_what_a_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_cpu_alone_does_is_for_what_one_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As encoders with decoders are beside a GPU, too."""
     config = make_config({"device": "auto"})
     model = resolve_model(config)
@@ -99,7 +99,7 @@ def test_watermarks_are_for_what_a_cpu_computes(monkeypatch: pytest.MonkeyPatch)
     both = model, msgspec.structs.replace(model, encoder=encoder)
     for there, made in ((False, [True, True]), (True, [False, True])):
         monkeypatch.setattr(device, "may_have_gpu", lambda there=there: there)
-        assert [make_settings(config, one).watermarks for one in both] == made
+        assert [make_settings(config, one).draws_on_cpu for one in both] == made
 
 
 def test_the_package_itself_is_light() -> None:

@@ -33,15 +33,19 @@ class Reference:
             out: torch.Tensor = self.model(torch.tensor([ids])).logits[0]
         return out
 
-    def greedy(self, ids: list[int], repetition: float, frequency: float, presence: float) -> list[int]:
+    def greedy(
+        self, ids: list[int], repetition: float, frequency: float, presence: float, last: int | None = None
+    ) -> list[int]:
+        """`last`: all penalties look back on so many tokens alone, prompt or answer."""
         from transformers import RepetitionPenaltyLogitsProcessor
 
         answer: list[int] = []
         for _ in range(COUNT):
             logits = self.logits(ids + answer)[-1:]
-            logits = RepetitionPenaltyLogitsProcessor(float(repetition))(torch.tensor([ids + answer]), logits)[0]
-            for token in set(answer):
-                logits[token] -= frequency * answer.count(token) + presence
+            repeated, counted = (ids + answer, answer) if last is None else [(ids + answer)[-last:]] * 2
+            logits = RepetitionPenaltyLogitsProcessor(float(repetition))(torch.tensor([repeated]), logits)[0]
+            for token in set(counted):
+                logits[token] -= frequency * counted.count(token) + presence
             answer.append(int(logits.argmax()))
         return answer
 

@@ -28,7 +28,7 @@ ENDS = {
     Finish.GRAMMAR: "its grammar failed while it was generated",
     Finish.MEDIA: "one of its pictures could not be used",
     Finish.PLUGIN: "a logits processor failed, or took too long",
-    Finish.UNHEEDED: "it asked for a watermark, which no engine that there is makes",
+    Finish.UNHEEDED: "it asked for what a CPU alone does, such as a watermark, and no engine computes on one",
     Finish.ADAPTER: "its adapter was unloaded, or its files were changed or could not be read any more",
 }
 

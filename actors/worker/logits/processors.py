@@ -7,6 +7,7 @@ parameters and its tokens, so a sequence that comes back after a preemption is t
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from actorserve.kernels.triton.grammar_mask import apply_mask
 from ...grammar.compiler import unpack
 from ...grammar.matchers import Matchers
 from ...model.encoder_decoder.spec import SpeechSpec
-from ...protocol.request import Rendition, Sampling, ThinkBudget
+from ...protocol.request import PENALTIES, Rendition, Sampling, ThinkBudget
 from ...protocol.step import PLUGIN_FAILED
 from ..plugins.rows import Plugins, PluginTrouble, RowPlugins
 from .speech_rules import SpeechRules
@@ -77,6 +78,7 @@ class RowProcessor:
     suppressed: Tensor | None = None
     thinking: ThinkingState | None = None
     penalized: bool = False
+    recent: deque[int] | None = None  # the tokens that its penalties look back on, if not on all
     speech: SpeechRules | None = None
     plugins: RowPlugins | None = None
     watermark: Watermark | None = None
@@ -181,8 +183,8 @@ class LogitsProcessors:
 
     def _place_penalties(self, row: int, processor: RowProcessor, prompt: Ints) -> None:
         sampling = processor.sampling
-        values = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
-        processor.penalized = values != (1, 0, 0)
+        values = [getattr(sampling, name) for name in PENALTIES]
+        processor.penalized = values != [1, 0, 0] and sampling.repeat_last_n != 0
         if not processor.penalized:
             return
         if self._prompted is None or self._counts is None:
@@ -191,8 +193,14 @@ class LogitsProcessors:
         for array, value in zip(self._penalties, values, strict=True):
             array[row] = value
         self._prompted[row] = False
-        self._prompted[row, torch.from_numpy(prompt)] = True
-        self._counts[row] = torch.bincount(torch.tensor(processor.answer, dtype=torch.int64), minlength=self._size[1])
+        if sampling.repeat_last_n < 0:
+            self._prompted[row, torch.from_numpy(prompt)] = True
+            counted = processor.answer
+        else:
+            last = prompt[-sampling.repeat_last_n :].tolist() + processor.answer
+            processor.recent = deque(last, maxlen=sampling.repeat_last_n)
+            counted = [*processor.recent]
+        self._counts[row] = torch.bincount(torch.tensor(counted, dtype=torch.int64), minlength=self._size[1])
 
     def among(self, rows: Ints) -> Ints:
         """Which of these rows ask for something, as indices."""
@@ -287,5 +295,14 @@ class LogitsProcessors:
             processor.add(token)
             if self._matchers is not None and processor.rendition.grammar:
                 self._matchers.advance(row, token)
-            if processor.penalized and self._counts is not None:
-                self._counts[row, token] += 1
+            if processor.penalized:
+                self._count(row, processor, token)
+
+    def _count(self, row: int, processor: RowProcessor, token: int) -> None:
+        assert self._counts is not None
+        recent = processor.recent
+        if recent is not None:
+            if len(recent) == recent.maxlen:
+                self._counts[row, recent[0]] -= 1
+            recent.append(token)
+        self._counts[row, token] += 1

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.protocol.request import (
+    PENALTIES,
     SAMPLING_FIELDS,
     UINT64,
     Generation,
@@ -18,7 +19,7 @@ from actorserve.actors.protocol.request import (
     sampling_parameters,
 )
 
-from ...errors import bad_request
+from ...errors import ApiError, bad_request
 from ...openai.schemas import (
     NO_LIMIT,
     ChatRequest,
@@ -27,9 +28,10 @@ from ...openai.schemas import (
     RepetitionDetection,
     TokensRequest,
 )
+from ...settings import Settings
 from .ranges import check_fields, keeps_stop, stop_strings
 
-__all__ = ["check_fields", "max_tokens_of", "parameters", "with_own_seeds"]
+__all__ = ["check_device", "check_fields", "max_tokens_of", "parameters", "with_own_seeds"]
 
 LATER_BYTES = 64  # what the engine may add: a key's priority, and which weights are loaded
 MAX_PARAMS_BYTES = (32 << 10) - LATER_BYTES  # what a slot of the request table has room for, without those
@@ -97,6 +99,20 @@ def parameters(
     return encoded
 
 
+def check_device(request: GenerationFields, settings: Settings) -> None:
+    """A 400 for what a GPU does nothing of, where the model is on one."""
+    if not settings.draws_on_cpu:
+        sampling = _sampling(request, settings.sampling_defaults, 0, True, b"")
+        if sampling.cpu_only():
+            raise refused_on_gpu(sampling)
+
+
+def refused_on_gpu(sampling: Sampling) -> ApiError:
+    """Why no engine on a GPU takes it."""
+    name = sampling.cpu_only()[0]
+    return bad_request(f"{name} is supported on a CPU only (--device cpu); leave it out.", name)
+
+
 def with_own_seeds(encoded: list[bytes], prompts: int) -> list[bytes]:
     """The parameters of all choices of so many prompts, from those of a prompt's: no two have the same seed."""
     made = [msgspec.msgpack.decode(one, type=Generation) for one in encoded]
@@ -121,8 +137,18 @@ def _sampling(
         logprob_token_ids=request.logprob_token_ids or [],
         plugins=plugins,
         watermarking_config=request.watermarking_config,
-        **{name: _number(name, request, defaults) for name in NUMBERS},
+        **_numbers(request, defaults),
     )
+
+
+def _numbers(request: GenerationFields, defaults: dict[str, float]) -> dict[str, Any]:
+    """Penalties that look back on nothing are none, and without any there is nothing that looks back."""
+    found = {name: _number(name, request, defaults) for name in NUMBERS}
+    if found["repeat_last_n"] == 0:
+        found |= {name: default_of(name) for name in PENALTIES}
+    if all(found[name] == default_of(name) for name in PENALTIES):
+        found["repeat_last_n"] = default_of("repeat_last_n")
+    return found
 
 
 def _number(name: str, request: GenerationFields, defaults: dict[str, float]) -> Any:

@@ -118,7 +118,6 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "include_reasoning": (None, True),
     "parallel_tool_calls": (None, True),
     "n_predict": (None, -1),
-    "repeat_last_n": (*NOTHING, -1, 64),  # 64 is what it is there
     "repeat_penalty": (None, 1),
     "spaces_between_special_tokens": (*NOTHING, True),
     "thinking": (None,),

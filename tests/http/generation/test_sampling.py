@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,11 +15,13 @@ from actorserve.http.generation.fields.decoding import check_model, decode
 from actorserve.http.generation.fields.sampling import (
     LATER_BYTES,
     MAX_PARAMS_BYTES,
+    check_device,
     max_tokens_of,
     with_own_seeds,
 )
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
 from tests.http.bodies import HI, body_of, for_chat, for_completion, generations, refusal
+from tests.http.serving import SETTINGS
 
 
 def test_seeds_differ_over_the_choices_and_come_again() -> None:
@@ -90,6 +93,20 @@ def test_a_penalty_by_llamacpps_name() -> None:
         assert make(repeat_penalty=1.5)[1][0].sampling.repetition_penalty == 1.5
         assert make(repeat_penalty=1.5, repetition_penalty=1.25)[1][0].sampling.repetition_penalty == 1.25
         assert refusal(make, repeat_penalty=0).param == "repeat_penalty"
+
+
+def test_what_a_cpu_alone_does_is_refused_on_a_gpu() -> None:
+    """As the model's own defaults make it: a part of the text is looked back on where there are penalties."""
+    own = {"repetition_penalty": 1.1}
+    on_gpu = replace(SETTINGS, draws_on_cpu=False)
+    request = decode(ChatRequest, body_of(messages=HI, repeat_last_n=64))
+    check_device(request, on_gpu)
+    check_device(request, replace(SETTINGS, sampling_defaults=own))
+    wrong = replace(on_gpu, sampling_defaults=own)
+    assert refusal(check_device, request, wrong).param == "repeat_last_n"
+    check_device(decode(ChatRequest, body_of(messages=HI, repeat_last_n=-1)), wrong)
+    marked = refusal(check_device, decode(ChatRequest, body_of(messages=HI, watermarking_config={})), on_gpu)
+    assert marked.param == "watermarking_config" and "--device cpu" in marked.message
 
 
 def test_defaults_of_the_model() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from actorserve.actors.protocol.request import Sampling
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.ranges import check_fields
 from actorserve.http.generation.fields.sampling import max_tokens_of
@@ -47,11 +48,22 @@ def test_samplers_that_are_not_named_are_off(make: Any, samplers: list[str] | st
 
 
 @pytest.mark.parametrize("make", [for_chat, for_completion])
-def test_a_penalty_looks_back_on_the_whole_text(make: Any) -> None:
-    assert make(repeat_penalty=1.5, repeat_last_n=-1)[1][0].sampling.repetition_penalty == 1.5
-    assert make(repeat_penalty=1.5, repeat_last_n=0)[1][0].sampling.repetition_penalty == 1
-    assert make(repeat_penalty=1, repeat_last_n=64)[1][0].sampling.repetition_penalty == 1
-    assert refusal(make, repeat_penalty=1.5, repeat_last_n=64).param == "repeat_last_n"
+def test_a_penalty_looks_back_as_far_as_it_is_told(make: Any) -> None:
+    """On nothing it is none, which has drafts; without any there is nothing that looks back."""
+
+    def drawn(**fields: Any) -> Sampling:
+        sampling: Sampling = make(**fields)[1][0].sampling
+        return sampling
+
+    for last in (-1, 64):
+        found = drawn(repeat_penalty=1.5, repeat_last_n=last)
+        assert (found.repetition_penalty, found.repeat_last_n) == (1.5, last)
+    assert drawn(repeat_penalty=1.5).repeat_last_n == -1
+    assert drawn(presence_penalty=1, repeat_last_n=5).repeat_last_n == 5
+    assert drawn(repeat_penalty=1, repeat_last_n=64).is_plain()
+    assert drawn(repeat_penalty=1.5, frequency_penalty=1, repeat_last_n=0).is_plain()
+    assert drawn(repeat_penalty=1.5, repeat_last_n=64, samplers=["temperature"]).is_plain()
+    assert refusal(make, repeat_penalty=1.5, repeat_last_n=-2).param == "repeat_last_n"
 
 
 @pytest.mark.parametrize("field", NOTHING | HINTS | {"n_probs": (0,), "n_cmpl": (1,)})

@@ -96,4 +96,4 @@ def test_what_sillytavern_sends_with_each_request() -> None:
     names = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "tfs_z", "typical_p", "xtc", "top_p", "adaptive_p"]
     body = LlamaCompletionRequest(prompt="a", repeat_penalty=1.2, samplers=[*names, "min_p"], **off, **drawn)
     given = completion_of(body)
-    assert (given.seed, given.logprobs, given.temperature, given.repetition_penalty) == (None, None, 1, None)
+    assert (given.seed, given.logprobs, given.temperature, given.repeat_last_n) == (None, None, 1, 0)

@@ -36,16 +36,16 @@ def test_options() -> None:
     made = chat(options={**given, "typical_p": 0.5})
     assert made["typical_p"] == 0.5 and "typical_p" not in chat(options={"typical_p": 0})
     assert (made["max_tokens"], made["repetition_penalty"], made["top_k"], made["stop"]) == (7, 1.2, 3, ["a"])
-    assert not {"num_gpu", "num_predict", "repeat_last_n"} & made.keys()
-    off = chat(options={"num_predict": -2, "seed": -1, "repeat_penalty": 1.2, "repeat_last_n": 0, "mirostat": 0})
-    assert not {"max_tokens", "seed", "repetition_penalty", "mirostat"} & off.keys()
+    assert not {"num_gpu", "num_predict"} & made.keys() and made["repeat_last_n"] == -1
+    off = chat(options={"num_predict": -2, "seed": -1, "mirostat": 0})
+    assert not {"max_tokens", "seed", "mirostat"} & off.keys()
+    assert chat(options={"repeat_penalty": 1.2, "repeat_last_n": 64})["repeat_last_n"] == 64
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"options": {"mirostat": 1}}, "options.mirostat"),
-        ({"options": {"repeat_penalty": 1.1, "repeat_last_n": 64}}, "options.repeat_last_n"),
         ({"format": "yaml"}, "format"),
         ({"think": True, "thinks": False}, "think"),
         ({"top_logprobs": 3}, "top_logprobs"),

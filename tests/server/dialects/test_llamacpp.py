@@ -198,7 +198,7 @@ def test_texts_and_tokens(client: httpx.Client) -> None:
         ({"model": "nobody"}, 404, "nobody"),
         ({"mirostat": 2}, 400, "mirostat"),
         ({"repeat_penalty": 0}, 400, "repeat_penalty"),
-        ({"repeat_penalty": 1.3, "repeat_last_n": 64}, 400, "repeat_last_n"),
+        ({"repeat_penalty": 1.3, "repeat_last_n": -2}, 400, "repeat_last_n"),
         ({"n_probs": 1000}, 400, "n_probs"),
         ({"grammar": "root ::= ("}, 400, "grammar"),
         ({"prompt": "<none>" * 3000}, 400, "maximum context length"),

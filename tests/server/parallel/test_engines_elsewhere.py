@@ -186,10 +186,10 @@ def test_a_watermark_that_an_engine_does_not_make_is_made_here_or_told(tmp_path:
     with Server("--steward", "127.0.0.1:0", *own, subcommand="engine", env=env) as there:
         engines = ("--engines", there.base_url.removeprefix("engine://"))
         with Server(*engines, *own) as server:
-            server.wait_for("the engine at .* makes no watermarks", since_start=True)
+            server.wait_for("the engine at .* does nothing of watermarking_config", since_start=True)
             asyncio.run(here_and_there(server))
         with Server(*engines, "--data-parallel-size", "0", *own) as server:
-            server.wait_for("the engine at .* makes no watermarks", since_start=True)
+            server.wait_for("the engine at .* does nothing of watermarking_config", since_start=True)
             status, text = asyncio.run(nowhere(server))
             assert status == 400 and "watermark" in text
 

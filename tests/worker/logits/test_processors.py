@@ -87,9 +87,12 @@ def expected(bench: Bench, tokens: list[int], sampling: Sampling) -> list[int]:
     answer: list[int] = []
     for _ in range(COUNT):
         logits = bench.logits(tokens + answer)[-1].tolist()
+        repeated, counted = tokens + answer, answer
+        if sampling.repeat_last_n >= 0:
+            repeated = counted = repeated[max(0, len(repeated) - sampling.repeat_last_n) :]
         for word in range(len(logits)):
-            times = answer.count(word)
-            if times or word in tokens:
+            times = counted.count(word)
+            if word in repeated:
                 logits[word] = (
                     logits[word] / sampling.repetition_penalty
                     if logits[word] > 0
@@ -123,6 +126,48 @@ def test_penalties_are_those_of_a_loop_over_transformers(bench: Bench, preempt: 
     plain = bench.run([Sequence(prompt(i), COUNT) for i in range(len(ASKED))])
     assert sum(one != other for one, other in zip(drawn, plain, strict=True)) == len(ASKED) - 1
     assert drawn[7] == [7] * COUNT
+
+
+LOOKING_BACK: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.7, "repeat_last_n": 1},
+    {"repetition_penalty": 1.4, "frequency_penalty": 0.4, "repeat_last_n": 8},
+    {"frequency_penalty": 1.1, "presence_penalty": 0.7, "repeat_last_n": 30},
+    {"presence_penalty": 2.0, "repeat_last_n": (1 << 31) - 1},
+    {"repetition_penalty": 1.4, "presence_penalty": 0.4, "repeat_last_n": 0},
+]
+
+
+@PREEMPT
+def test_penalties_look_back_on_so_many_tokens_alone(bench: Bench, preempt: float) -> None:
+    """Of prompt and answer, wherever in it a sequence comes back; beside rows that look back on all."""
+    asked = [*(asking(**fields) for fields in LOOKING_BACK), asking(repetition_penalty=1.4, presence_penalty=0.4)]
+    drawn = bench.run([Sequence(prompt(i), COUNT, sampling) for i, sampling in enumerate(asked)], preempt)
+    assert drawn == [expected(bench, prompt(i), sampling) for i, sampling in enumerate(asked)]
+    (plain,) = bench.run([Sequence(prompt(4), COUNT)])
+    assert drawn[4] == plain and drawn[4] != expected(bench, prompt(4), asked[5])
+
+
+@pytest.mark.parametrize("last", [1, 3, 40, 1000])
+def test_what_penalties_look_back_on_is_a_loop_over_the_tokens(last: int) -> None:
+    """Of random tokens and logits, for each length of an answer, and of a row that takes the answer so far."""
+    random, words = np.random.default_rng(last), 12
+    tokens, begin = random.integers(0, words, 60).tolist(), 20
+    sampling = Sampling(0, repetition_penalty=1.5, frequency_penalty=0.25, presence_penalty=0.5, repeat_last_n=last)
+    going, comes = LogitsProcessors(1, words), LogitsProcessors(1, words)
+    going.place(0, sampling, Rendition(), np.array(tokens[:begin]), [])
+    for end in range(begin, len(tokens)):
+        comes.place(0, sampling, Rendition(), np.array(tokens[:begin]), tokens[begin:end])
+        given = random.normal(size=words).astype(np.float32)
+        wanted = given.tolist()
+        seen = tokens[max(0, end - last) : end]
+        for word in set(seen):
+            wanted[word] *= 1 / 1.5 if wanted[word] > 0 else 1.5
+            wanted[word] -= 0.25 * seen.count(word) + 0.5
+        for one in (going, comes):
+            logits = torch.from_numpy(given[None].copy())
+            one.apply(logits, np.array([0]))
+            assert logits[0].tolist() == pytest.approx(wanted, abs=1e-6)
+        going.advance(np.array([0]), np.array([tokens[end]]))
 
 
 @PREEMPT

@@ -48,6 +48,7 @@ EXTRAS: list[dict[str, Any]] = [  # what some of the requests ask for besides
     {"temperature": 1.3, "seed": 7, "top_n_sigma": 1.2},
     {"temperature": 1.1, "seed": 7, "typical_p": 0.8},
     {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "bad_words": ["the"]},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "repeat_last_n": 16},
 ]
 
 

@@ -17,9 +17,10 @@ NAMES = {  # llama.cpp's, Ollama's and others' names for fields of sampling
     "tgi": {},
     "sglang": {"min_tokens": "min_new_tokens"},
 }
+PENALTIES = ("repetition_penalty", "frequency_penalty", "repeat_last_n")
 TAKEN = {  # which of them these APIs take
-    "llamacpp": {"top_k", "top_p", "min_p", "top_n_sigma", "ignore_eos", "repetition_penalty", "frequency_penalty"},
-    "ollama": {"top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty"},
+    "llamacpp": {*("top_k", "top_p", "min_p", "top_n_sigma", "ignore_eos"), *PENALTIES},
+    "ollama": {*("top_k", "top_p", "min_p", "typical_p", "presence_penalty"), *PENALTIES},
     "cohere": {"frequency_penalty", "presence_penalty", "top_p"},
     "tgi": {"repetition_penalty", "frequency_penalty"},
     "sglang": {"top_k", "top_p", "min_p", "min_tokens", "repetition_penalty", "frequency_penalty", "ignore_eos"},

@@ -77,6 +77,7 @@ SAMPLING: dict[str, Draw] = {  # by the same name everywhere
     "repetition_penalty": one_of(0.5, 1, 1.3, 5),
     "frequency_penalty": one_of(-2, -0.5, 0, 1.5, 2),
     "presence_penalty": one_of(-2, 0, 0.7, 2),
+    "repeat_last_n": one_of(-1, 0, 1, 5, 64),
     "logit_bias": lambda rng: {str(rng.randrange(WORDS)): rng.uniform(-100, 100) for _ in range(rng.randint(0, 20))},
     "allowed_token_ids": lambda rng: sorted({*ids(rng, 40), *rng.sample(sorted(ENDS), rng.randint(0, 3))}),
     "bad_words": lambda rng: rng.sample([word for word in STOPS if word.strip()], rng.randint(1, 4)),
