@@ -24,7 +24,7 @@ class CohereMessage:
     """Implements output.formats.AnswerFormat. A stream has one block open at a time: a content, or a call."""
 
     def __init__(self, answer: Answer, job: Job, as_lines: bool = False) -> None:
-        """`as_lines`: events are lines of JSON, for clients that accept nothing else."""
+        """`as_lines`: events are lines of JSON, for LiteLLM, which reads nothing else."""
         self._answer, self._job = answer, job
         self.media_type = NDJSON if as_lines else EVENTS
         self._open = ""  # the kind of the block that is: text, thinking or call; empty: none

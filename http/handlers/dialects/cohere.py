@@ -28,6 +28,7 @@ from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
+LITELLM = "unspecified:litellm"  # as Request-Source; Cohere's own Java client, too, accepts application/json alone
 V1_NAMES = {"messages": "chat_history"}
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
@@ -45,7 +46,7 @@ class CohereApi:
         """POST /v2/chat."""
         raw = await self._read_conversation(request)  # first: what is not read is left on the connection
         check_generates(self._settings)
-        as_lines = request.headers.get("Accept", "").strip() == "application/json"  # LiteLLM's, whole or streamed
+        as_lines = request.headers.get("Request-Source") == LITELLM
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> CohereMessage:
             return CohereMessage(answer, job, as_lines)
