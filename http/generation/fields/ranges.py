@@ -83,7 +83,7 @@ def _check_logprobs(request: GenerationFields, vocab_size: int, most: int) -> No
         if (count := vocab_size if asked == -1 else asked) > most:
             all_of_it = f"-1, all {vocab_size} of the vocabulary" if asked == -1 else asked
             raise bad_request(f"{name} must be at most {most} (--max-logprobs), not {all_of_it}.", name)
-        setattr(request, name, count)
+        setattr(request, name, min(count, vocab_size))  # no more are written
 
 
 def _limit(request: GenerationFields, tokens: int) -> None:

@@ -22,7 +22,9 @@ from tests.http.bodies import BIG, HI, body_of, chat, complete, for_chat, for_co
 
 
 @pytest.mark.parametrize("name", LOGPROBS)
-@pytest.mark.parametrize(("asked", "most", "told"), [(0, 0, 0), (20, 20, 20), (64, 64, 64), (-1, 300, 300)])
+@pytest.mark.parametrize(
+    ("asked", "most", "told"), [(0, 0, 0), (20, 20, 20), (64, 64, 64), (-1, 300, 300), (500, 1024, 300)]
+)
 def test_as_many_logprobs_as_the_server_tells(name: str, asked: int, most: int, told: int) -> None:
     request = asking_for(name, asked)
     check_fields(request, 300, None, most)
