@@ -12,7 +12,7 @@ import msgspec
 
 from .compilation import COMPILES
 from .names import common, llama_server, sglang, vllm
-from .names.llama_server import COUNTS, DRAFTS, METHODS, SAMPLING, UNLIMITED
+from .names.llama_server import DRAFTS, METHODS, SAMPLING, UNLIMITED
 
 
 class Meaning(msgspec.Struct, frozen=True):
@@ -270,7 +270,7 @@ MEANINGS = {
     **_spread(SAME, lambda field, _: Meaning(field=field, automatic=AUTOMATIC.get(field, ()), lists=field in LISTS)),
     **{name: Meaning(field=field, fixed=value) for name, (field, value) in FIXED.items()},
     **{name: Meaning(field=field, key=key, automatic=UNLIMITED.get(key, ())) for name, (field, key) in KEYS.items()},
-    **_spread(DRAFTS, lambda key, _: Meaning("speculative_config", key, automatic=COUNTS.get(key, ()))),
+    **_spread(DRAFTS, lambda key, _: Meaning("speculative_config", key)),
     **_spread(NEEDLESS, _needless),
     **_spread(REFUSED, _refused),
 }

@@ -38,9 +38,8 @@ SAMPLING = {  # key of --override-generation-config: names, of what requests lea
 DRAFTS = {  # key of --speculative-config: names
     "method": "--spec-type",
     "model": "-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf",
-    "num_speculative_tokens": "--draft --draft-n --draft-max --spec-draft-n-max",
+    "draft_max": "--draft --draft-n --draft-max --spec-draft-n-max",
 }
-COUNTS = {"num_speculative_tokens": ("3",)}  # as many as where nothing is said
 METHODS = {  # of drafts, by their names there
     **{"draft-simple": "draft_model", "draft-eagle3": "eagle3", "draft-mtp": "mtp", "draft-dflash": "dflash"},
     **dict.fromkeys(("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"), "ngram"),

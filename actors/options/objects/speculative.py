@@ -19,6 +19,7 @@ OPTION = "--speculative-config"
 AUTO, NONE = "auto", "none"
 OFF = (NONE, "off", "null", "false")  # what says so
 VERIFIED = "num_draft_tokens"  # --speculative-num-draft-tokens
+AT_MOST = "draft_max"  # --draft-max, of drafts that something else asks for
 DEFAULT_LOOKUP = 5  # tokens, where neither bound is given
 DEFAULT_DRAFTS = 3  # of a model, as llama-server has it
 
@@ -144,7 +145,8 @@ def canonical_drafts(value: object) -> object:
         method = value.get("method", "")
         if method is None or (isinstance(method, str) and method.lower() in OFF):
             return NONE
-        return msgspec.json.encode(_counted(value)).decode()
+        counted = _counted(value)
+        return None if AT_MOST in value and not counted else msgspec.json.encode(counted).decode()
     if value is False:
         return NONE
     if isinstance(value, str):
@@ -153,17 +155,22 @@ def canonical_drafts(value: object) -> object:
             return None
         if plain in OFF:
             return NONE
-        if '"method"' in plain:  # of one part or of several
+        if any(f'"{key}"' in plain for key in ("method", AT_MOST)):  # of one part or of several
             with contextlib.suppress(msgspec.DecodeError):
                 canonical = canonical_drafts(msgspec.json.decode(value))
-                return canonical if canonical == NONE or VERIFIED in plain else value
+                return canonical if canonical == NONE or VERIFIED in plain or AT_MOST in plain else value
     return value
 
 
 def _counted(values: dict[str, Any]) -> dict[str, Any]:
     """The same with the number of drafts by our name. SGLang may say instead how many tokens are verified: one more.
-    What --speculative-num-steps says comes first.
+    What --speculative-num-steps says comes first. What llama-server has with drafts or without counts with them alone.
     """
+    if AT_MOST in values:
+        values = dict(values)
+        most = values.pop(AT_MOST)
+        if "method" in values or "model" in values:
+            values.setdefault("num_speculative_tokens", most)
     verified = values.get(VERIFIED)
     if type(verified) is not int:  # what is no number is refused by its name
         return values

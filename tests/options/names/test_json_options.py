@@ -82,8 +82,6 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert of_llama.speculative_config is not None and json.loads(of_llama.speculative_config) == expected
     assert read_speculative(read("--hf-repo-draft", "a/b")) == DraftModelOptions(model="a/b", num_speculative_tokens=3)
     assert read_speculative(read("-md", "a/b", "--draft", "3")) == DraftModelOptions(model="a/b")
-    with pytest.raises(ConfigError, match="method is missing, which is one of ngram, suffix"):
-        read_speculative(read("--draft-max", "8"))
     assert read_speculative(read("--spec-type", "ngram-mod")) == NgramOptions(num_speculative_tokens=4)
     alone = read(*"--speculative-algorithm NGRAM --speculative-num-draft-tokens 4".split())
     assert alone.speculative_config == '{"method":"ngram","num_speculative_tokens":3}'
@@ -108,6 +106,23 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(eplb or "") == {"step_interval": 500}
     llm = read_options("X", {"speculative_algorithm": "NGRAM", "speculative_num_steps": 2})
     assert json.loads(llm.speculative_config or "") == {"method": "ngram", "num_speculative_tokens": 2}
+
+
+@pytest.mark.parametrize("name", ["--draft", "--draft-n", "--draft-max", "--spec-draft-n-max"])
+def test_how_many_drafts_asks_for_none(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts of llama-server write its default out, without a model that drafts; with one, or a method, it counts."""
+    file = tmp_path / "of-llama.yaml"
+    file.write_text(f"{name[2:]}: 16\n")
+    assert read(name, "16") == read(name, "3") == read("--config", str(file)) == Config()
+    with monkeypatch.context() as patched:
+        patched.setenv("LLAMA_ARG_SPEC_DRAFT_N_MAX", "16")
+        assert read() == Config()
+    assert read_speculative(read("--spec-type", "ngram-simple", name, "3")) == NgramOptions(num_speculative_tokens=3)
+    assert read("--spec-type", "none", name, "3").speculative_config == "none"
+    with pytest.raises(ConfigError, match="num_speculative_tokens: Expected `int`"):
+        read_speculative(read("-md", "a/b", name, "few"))
+    with pytest.raises(ConfigError, match="method is missing, which is one of ngram, suffix"):
+        read_speculative(read("--speculative-config", '{"num_speculative_tokens": 8}'))
 
 
 @pytest.mark.parametrize(
