@@ -8,9 +8,9 @@ back, is told what they say and it does not do: once on a connection, so that tw
 wake and park it for ever.
 
 Of a pause that waits (/pause?mode=wait) an engine is told in two parts, since what has begun in others may still be
-given to it: DRAINING, that no more begins; ENDING, what it had begun has ended, as it says; PAUSED, so has all in all
-engines, and it is told to hold. The next connection begins with the first part anew. A scheduler there may die, and
-forget who waits for it: it is asked again.
+given to it: DRAINING, that no more begins; ENDING, what it had begun has ended, as it says, or it is away; PAUSED, so
+has all in all engines, and it is told to hold. The next connection begins with the first part anew. A scheduler there
+may die, and forget who waits for it: it is asked again. Another pause that holds at once ends the waiting.
 """
 
 from __future__ import annotations
@@ -138,6 +138,8 @@ class LinkAdministration:
         if self._channel is not None:
             self._lost_at = time.monotonic()
         self._channel, self._why = None, why
+        if self._kv.pause.state is PauseState.DRAINING:  # else two that are away wait for each other
+            self._kv.pause.state = PauseState.ENDING
 
     def look(self) -> None:
         """Now and then: who waits for an engine that is away is told so."""
@@ -166,7 +168,9 @@ class LinkAdministration:
 
     def _waits_for_others(self, call: Call, is_late: bool) -> bool:
         """Who holds is given nothing. Where nobody takes what has begun, it stands until somebody resumes."""
-        return _waits(call) and not self._has_ended() and (self._others_will() or not is_late)
+        if not _waits(call) or self._kv.pause.state is PauseState.PAUSED:
+            return False
+        return not self._has_ended() and (self._others_will() or not is_late)
 
     def _problem(self) -> str:
         return f"Engine {self._context.spec.engine} at {self._name} does not answer: {self._why}."
@@ -180,9 +184,9 @@ class LinkAdministration:
                 self._send(self._channel, call)
             return
         if isinstance(call, Resume):
-            self._end_pauses()
+            self._end_pauses(lambda each: isinstance(each, Pause))  # one that is waited for would hold after all
         elif _waits(call) and not self._kv.pause.state.holds:
-            self._kv.pause.state = PauseState.DRAINING
+            self._kv.pause.state = PauseState.ENDING if self._channel is None else PauseState.DRAINING
         if len(self._open) >= MOST_CALLS:
             del self._open[next(iter(self._open))]  # for which nobody waits any more
         self._open[call.call] = Open(call, time.monotonic())
@@ -191,9 +195,9 @@ class LinkAdministration:
         else:
             self.look()
 
-    def _end_pauses(self) -> None:
-        """Nobody is to hold any more: a pause that is still waited for would hold after all."""
-        for number in [number for number, one in self._open.items() if isinstance(one.call, Pause)]:
+    def _end_pauses(self, are_over: Callable[[Call], bool]) -> None:
+        """These are waited for no more."""
+        for number in [number for number, one in self._open.items() if are_over(one.call)]:
             del self._open[number]
             self._post(Paused(number))
 
@@ -226,6 +230,7 @@ class LinkAdministration:
         match one.call:
             case Pause():
                 self._kv.pause.state = PauseState.PAUSED
+                self._end_pauses(_waits)  # whom it does not answer if this one has overtaken them
             case Resume():
                 self._kv.pause.state = PauseState.RUNNING
             case Sleep() | WakeUp() if isinstance(answer, SleepChanged):

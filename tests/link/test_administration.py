@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from actorserve.actors.engines.draining import Draining
 from actorserve.actors.link import administration as module
 from actorserve.actors.link.administration import LinkAdministration
 from actorserve.actors.protocol.sockets import engine_wire as wire
 from actorserve.actors.protocol.topics import administration as topics
 from actorserve.actors.protocol.topics.calls import call_numbers
+from actorserve.shm.kv_map.layout import kv_map_bytes
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.kv_map.sleep import Part, SleepState
 from actorserve.shm.weights import WeightsRecord
 
 CALL = next(call_numbers(0, 1))
+SIZES = 1, 1, 1  # of a KV map
 
 
 class Bench:
     """A link's part of it, with what it posts and sends."""
 
-    def __init__(self) -> None:
-        self.kv, self.fd = KVMap.private(1, 1, 1), WeightsRecord.create(2)
+    def __init__(self, kv: KVMap | None = None) -> None:
+        self.kv, self.fd = kv or KVMap.private(*SIZES), WeightsRecord.create(2)
         self.posted: list[Any] = []
         self.sent: list[Any] = []
         self.channel: Any = SimpleNamespace(send=self.sent.append)
@@ -124,7 +128,7 @@ def test_a_pause_that_waits_holds_once_what_was_begun_has_gone_elsewhere(bench: 
     bench.made.ask(topics.Pause(CALL, "wait"))
     bench.now += 2 * module.ABSENT_S
     bench.made.look()
-    assert not bench.posted and state_of(bench) is PauseState.DRAINING
+    assert not bench.posted and state_of(bench) is PauseState.ENDING
     bench.has_ended = True
     bench.made.look()
     assert bench.posted == [topics.Paused(CALL)] and state_of(bench) is PauseState.PAUSED
@@ -200,6 +204,68 @@ def test_a_pause_that_waits_is_over_when_somebody_resumes(bench: Bench, comes: b
         bench.made.look()
         assert state_of(bench) is PauseState.RESUMING
     assert len(bench.posted) == 2
+
+
+class Links:
+    """Of the engines 1 and 2, beside one of this machine."""
+
+    def __init__(self) -> None:
+        size = kv_map_bytes(*SIZES)
+        memory, self.offsets = mmap.mmap(-1, 3 * size), [0, size, 2 * size]
+        self.maps = [KVMap(memory, offset, *SIZES) for offset in self.offsets]
+        self.benches = [Bench(kv) for kv in self.maps[1:]]
+        self.draining = [self.draining_of(engine, memory) for engine in range(3)]
+
+    def draining_of(self, engine: int, memory: mmap.mmap) -> Draining:
+        context: Any = SimpleNamespace(
+            table=SimpleNamespace(slots=0, current_refs=lambda first, end: []),
+            spec=SimpleNamespace(engine=engine),
+            system=SimpleNamespace(remote_engines=range(1, 3), kv_map_offsets=self.offsets),
+            served=SimpleNamespace(engines=range(3)),
+            segment=SimpleNamespace(map=memory),
+        )
+        router: Any = SimpleNamespace(holds=lambda other: self.maps[other].pause.state is PauseState.PAUSED)
+        return Draining(context, router)
+
+    def look(self) -> None:
+        for bench, draining in zip(self.benches, self.draining[1:], strict=True):
+            bench.has_ended, bench.others_will = draining.others_end(), True
+            bench.made.look()
+
+
+@pytest.mark.parametrize("were_there", [False, True])
+def test_engines_that_are_away_do_not_wait_for_each_other(were_there: bool) -> None:
+    links = Links()
+    for bench in links.benches:
+        bench.has_ended, bench.others_will = False, True  # who computes here has not heard of it yet
+        if were_there:
+            bench.made.met(bench.channel)
+        bench.made.ask(topics.Pause(CALL, "wait"))
+        bench.made.lost("it is gone")
+    links.look()
+    links.maps[0].pause.state = PauseState.DRAINING
+    assert links.draining[0].others_end() and not any(bench.posted for bench in links.benches)
+    links.look()
+    assert [bench.posted for bench in links.benches] == [[topics.Paused(CALL)]] * 2
+    assert [kv.pause.state for kv in links.maps[1:]] == [PauseState.PAUSED] * 2
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_pause_that_holds_at_once_ends_one_that_waits(bench: Bench, is_there: bool) -> None:
+    """The engine has answered that one, and says no more of it."""
+    bench.has_ended, bench.others_will = False, True
+    if is_there:
+        bench.made.met(bench.channel)
+    bench.made.ask(topics.Pause(CALL, "wait"))
+    if is_there:
+        bench.made.answered(topics.Paused(CALL))
+    bench.made.ask(topics.Pause(CALL + 1, "keep"))
+    if is_there:
+        assert not bench.posted
+        bench.made.answered(topics.Paused(CALL + 1))
+    bench.made.look()
+    assert {answer.call for answer in bench.posted} == {CALL, CALL + 1} and len(bench.posted) == 2
+    assert state_of(bench) is PauseState.PAUSED
 
 
 def test_one_that_comes_while_the_server_sleeps_is_told_to(bench: Bench) -> None:
