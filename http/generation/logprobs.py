@@ -42,11 +42,18 @@ class LogprobLists:
     They count characters of the text: several tokens of one character all begin where it does.
     """
 
-    def __init__(self, as_ids: bool, offset: int = 0) -> None:
+    def __init__(self, as_ids: bool, offset: int = 0, pending: bytes = b"") -> None:
+        """`pending`: what has come of a character that goes on."""
         self._as_ids = as_ids
         self.begun = False  # something stands before what comes next
         self.offset = offset  # where that begins
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder.setstate((pending, 0))
+
+    @property
+    def pending(self) -> bytes:
+        """What has come of a character that goes on."""
+        return self._decoder.getstate()[0]
 
     def first(self, text: bytes, token: int) -> dict[str, Any]:
         """The prompt's first token, which follows nothing."""

@@ -16,6 +16,7 @@ from ..generation.choice import Choice, PlainText
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.job import Job
+from ..generation.logprobs import LogprobLists
 from ..generation.prepare import PreparedRequest, ask_chat
 from ..generation.prompts import check_tokens
 from ..middleware.context import ACCOUNT, CLIENT, REQUEST_ID
@@ -23,6 +24,7 @@ from ..openai.chat import ChatAnswer
 from ..openai.completions import CompletionAnswer
 from ..openai.derendering import (
     BROKEN,
+    TAIL,
     DerenderChatRequest,
     DerenderCompletionRequest,
     DerenderFields,
@@ -35,6 +37,7 @@ from ..openai.derendering import (
     check_stream,
     each,
     fill,
+    has_logprobs,
     replay,
     text_tokens,
     token_logprobs,
@@ -46,7 +49,6 @@ from ..transport.json_response import json_response
 from .generate import Generator
 
 AT_ONCE = 2048  # tokens whose texts are asked for
-TAIL = 4  # tokens of a prompt behind which the answer's first one has the text that it has there
 
 
 class DerenderingApi:
@@ -62,9 +64,9 @@ class DerenderingApi:
         check_form(body, "generate_response")
         model, given = self._model(request, body.model), body.chat_request
         asked = None if given is None else ask_chat(given, self._settings, request[REQUEST_ID], request[CLIENT])
-        wants = self._wants(given, _has_logprobs(body.generate_response or body.generate_chunk), asked)
-        prompt = await self._text(body.prompt_token_ids, "prompt_token_ids") if body.prompt_token_ids else ""
-        opened = begins_inside(self._settings, prompt)
+        engine = body.generate_response or body.generate_chunk
+        wants = self._wants(given, has_logprobs(engine), asked)
+        opened = await self._opened(body, body.prompt_token_ids or (engine and engine.prompt_token_ids))
         if body.generate_chunk is not None:
             return await self._chat_chunk(body, body.generate_chunk, (model, wants, asked), opened)
         assert body.generate_response is not None
@@ -73,7 +75,7 @@ class DerenderingApi:
         job = _job(len(whole.choices), asked, answer.seed)
         count = len(body.prompt_token_ids or ()) if body.prompt_tokens is None else body.prompt_tokens
         await self._fill(job, whole, given, (count, opened, body.prompt_token_ids))
-        return json_response(ChatAnswer(answer, job, None).whole() | _beside(whole))
+        return json_response(ChatAnswer(answer, job, None).whole() | whole.beside())
 
     async def completion(self, request: web.Request) -> web.Response:
         """POST /v1/completions/derender."""
@@ -84,7 +86,7 @@ class DerenderingApi:
             return await self._text_chunk(body, body.generate_chunk, model)
         whole = body.generate_responses or []
         answer = Answer(
-            model, False, secrets.randbits(64), int(time.time()), self._wants(given, any(map(_has_logprobs, whole)))
+            model, False, secrets.randbits(64), int(time.time()), self._wants(given, any(map(has_logprobs, whole)))
         )
         lengths = each(body.prompt_tokens, len(whole), "prompt_tokens")
         prompts = each(body.prompt_token_ids, len(whole), "prompt_token_ids")
@@ -98,7 +100,7 @@ class DerenderingApi:
             part = CompletionAnswer(answer, job, None).whole()
             made += [choice | {"index": len(made) + index} for index, choice in enumerate(part["choices"])]
             usage = _sum(usage, part["usage"])
-        beside = _beside(whole[0]) if len(whole) == 1 else {"id": whole[0].request_id or answer.id}
+        beside = whole[0].beside() if len(whole) == 1 else {"id": whole[0].request_id or answer.id}
         return json_response(answer.head(False) | {"choices": made, "usage": usage} | beside)
 
     # --- chunks --------------------------------------------------------------------------------------------------
@@ -113,7 +115,7 @@ class DerenderingApi:
         """`about`: the model's name, what the answer is to say, and the request whose answer it is."""
         model, wants, asked = about
         check_stream(body.chat_request)
-        state = _state(body)
+        state = msgspec.structs.replace(self._state(body, chunk), opened=opened)
         answer = Answer(model, True, state.seed, state.created, wants)
         job = _job(len(chunk.choices), asked, state.seed)
         if job.choices:
@@ -127,18 +129,18 @@ class DerenderingApi:
 
     async def _text_chunk(self, body: DerenderCompletionRequest, chunk: EngineChunk, model: str) -> web.Response:
         check_stream(body.completion_request)
-        state = _state(body)
+        state = self._state(body, chunk)
         answer = Answer(
-            model, False, state.seed, state.created, self._wants(body.completion_request, _has_logprobs(chunk))
+            model, False, state.seed, state.created, self._wants(body.completion_request, has_logprobs(chunk))
         )
         job = _job(len(chunk.choices), None, state.seed)
         made = CompletionAnswer(answer, job, None)
         parts = []
         for choice in job.choices:
             state = await self._read_chunk(choice, state, body, chunk, body.completion_request)
-            part, offset = made.part(choice, state.logprob_offset)
-            state = msgspec.structs.replace(state, logprob_offset=offset)
-            parts.append(part)
+            lists = LogprobLists(answer.wants.as_ids, state.logprob_offset, bytes(state.pending))
+            parts.append(made.part(choice, lists))
+            state = msgspec.structs.replace(state, logprob_offset=lists.offset, pending=list(lists.pending))
         return _chunk_answer(answer, body, chunk, (parts, {}), state)
 
     async def _read_chunk(
@@ -152,22 +154,30 @@ class DerenderingApi:
         """The choice has what is new of its text, and the end where it has ended."""
         (one,) = chunk.choices
         given = EngineChoice([*state.token_ids, *(one.token_ids or ())], one.index, one.finish_reason, one.stop_reason)
-        told = body.prompt_token_ids or chunk.prompt_token_ids or []
-        prompt = [token for token in told if isinstance(token, int)]
-        if len(prompt) < len(told):
-            raise bad_request("prompt_token_ids: of a chunk they are those of one prompt.", "prompt_token_ids")
         tokens, ended = text_tokens(given, request, self._settings), one.finish_reason is not None
-        text = await self._behind(prompt, tokens, self._skips(choice, request)) if tokens else ""
+        text = await self._behind(state.prompt, tokens, self._skips(choice, request)) if tokens else ""
         if not ended:
             text = text.rstrip(BROKEN)
-        choice.index, news = one.index, replay(choice, state, text)
+        choice.index, news = one.index, await replay(choice, state, text)
         choice.text.append(news)
         choice.ids, choice.tokens = list(one.token_ids or ()), len(given.token_ids)
         choice.prompt_ids = list(chunk.prompt_token_ids or ())
         choice.logprobs = token_logprobs(one.logprobs, await self._texts(unnamed(one.logprobs, self._settings)))
         choice.logprob_tokens = len(choice.logprobs)
         choice.finish_reason, choice.stop_reason = one.finish_reason, one.stop_reason
-        return msgspec.structs.replace(state, token_ids=given.token_ids, parts=[*state.parts, len(news)])
+        return msgspec.structs.replace(
+            state, token_ids=given.token_ids, parts=[*state.parts, *([len(news)] if news else [])]
+        )
+
+    def _state(self, body: DerenderChatRequest | DerenderCompletionRequest, chunk: EngineChunk) -> StreamState:
+        """As the client brings it back, or a new one, with the prompt's end."""
+        state = body.stream_state or StreamState(seed=secrets.randbits(63), created=int(time.time()))
+        told = body.prompt_token_ids or chunk.prompt_token_ids or state.prompt
+        self._check_length(told, "prompt_token_ids")
+        prompt = [token for token in told if isinstance(token, int)]
+        if len(prompt) < len(told):
+            raise bad_request("prompt_token_ids: of a chunk they are those of one prompt.", "prompt_token_ids")
+        return msgspec.structs.replace(state, prompt=prompt[-TAIL:])
 
     # --- texts ---------------------------------------------------------------------------------------------------
 
@@ -206,6 +216,12 @@ class DerenderingApi:
         whole = await self._text([*tail, *tokens], "token_ids", skip)
         return whole[len(before) :] if whole.startswith(before) else await self._text(tokens, "token_ids", skip)
 
+    async def _opened(self, body: DerenderChatRequest, prompt: list[int] | None) -> bool:
+        """Does the prompt leave the answer inside the model's thinking? As its first chunk has it."""
+        if body.stream_state is not None and body.stream_state.opened is not None:
+            return body.stream_state.opened
+        return begins_inside(self._settings, await self._text(prompt, "prompt_token_ids") if prompt else "")
+
     async def _text(self, tokens: list[int], field: str, skip_special: bool = False) -> str:
         self._check_length(tokens, field, TAIL)
         try:
@@ -213,7 +229,7 @@ class DerenderingApi:
         except ApiError as error:
             raise ApiError(error.status, error.message, field, error.code) from None
 
-    def _check_length(self, tokens: Sequence[int], field: str, more: int = 0) -> None:
+    def _check_length(self, tokens: Sequence[Any], field: str, more: int = 0) -> None:
         if len(tokens) > (most := self._settings.max_model_len) + more:
             raise bad_request(f"{field} has {len(tokens)} ids, at most {most} (max_model_len) are taken.", field)
 
@@ -257,14 +273,6 @@ def _job(choices: int, asked: PreparedRequest | None, seed: int) -> Job:
     return job
 
 
-def _has_logprobs(given: EngineAnswer | EngineChunk | None) -> bool:
-    return given is not None and any(one.logprobs is not None for one in given.choices)
-
-
-def _state(body: DerenderFields) -> StreamState:
-    return body.stream_state or StreamState(seed=secrets.randbits(63), created=int(time.time()))
-
-
 def _chunk_answer(
     answer: Answer,
     body: DerenderFields,
@@ -282,13 +290,6 @@ def _chunk_answer(
     if chunk.metrics is not None:
         made["metrics"] = chunk.metrics
     return json_response({"chunk": made, "stream_state": msgspec.to_builtins(state)})
-
-
-def _beside(given: EngineAnswer) -> dict[str, Any]:
-    """What is told as the engine has said it."""
-    names = ("prompt_logprobs", "kv_transfer_params", "metrics")
-    found = {name: value for name in names if (value := getattr(given, name)) is not None}
-    return {"id": given.request_id, **found} if given.request_id else found
 
 
 def _sum(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

@@ -104,17 +104,16 @@ class CompletionAnswer:
         first = echo[: max(0, len(echo) - rest)].encode()
         return joined(maker.first(first, choice.prompt_ids[0] if choice.prompt_ids else 0), maker.part(tokens))
 
-    def part(self, choice: Choice, offset: int) -> tuple[dict[str, Any], int]:
-        """What is new as one event of a stream, which somebody else sends, and where the next one's logprobs begin in
-        the text, as this one's begin at `offset`.
-        """
-        news, lists = self._take(choice), LogprobLists(self._answer.wants.as_ids, offset)
-        logprobs = lists.part(news.logprobs) if self._answer.wants.logprobs else None
-        ids = {"token_ids": news.ids, "prompt_token_ids": choice.prompt_ids or None} if self._answer.wants.ids else {}
-        ends = self._ends(choice) if news.ended else {"finish_reason": None}
+    def part(self, choice: Choice, lists: LogprobLists) -> dict[str, Any]:
+        """What is new as one event of a stream, which somebody else sends; `lists` go on from one to the next."""
+        news, wants = self._take(choice), self._answer.wants
         text = _text(news.pieces)
-        told = lists.offset if logprobs is not None else offset + len(text)
-        return {"index": choice.index, "text": text, "logprobs": logprobs, **ids, **ends}, told
+        logprobs = lists.part(news.logprobs) if wants.logprobs else None
+        if logprobs is None:
+            lists.offset += len(text)
+        ids = {"token_ids": news.ids, "prompt_token_ids": choice.prompt_ids or None} if wants.ids else {}
+        ends = self._ends(choice) if news.ended else {"finish_reason": None}
+        return {"index": choice.index, "text": text, "logprobs": logprobs, **ids, **ends}
 
     # --- streamed --------------------------------------------------------------------------------------------------
 

@@ -19,12 +19,16 @@ from ..generation.choice import Choice
 from ..generation.fields.ranges import keeps_stop
 from ..generation.prepare import MAX_SEQUENCES
 from ..output.parsers.registry import STARTS_INSIDE, THINK_MARKERS
+from ..pooling.turns import Turns
 from ..settings import Settings
 from .schemas import ChatRequest, CompletionRequest, GenerationFields, Object
 
 NAMED = "token_id:"  # before the id, where a token is named by it
 BROKEN = "\ufffd"  # a character of which the rest is still to come
+TAIL = 4  # tokens of a prompt behind which the answer's first one has the text that it has there
+AT_A_TIME = 256  # parts of a text that are read again before others have a turn
 Ids = Annotated[list[int], Meta(max_length=1 << 20)]
+Byte = Annotated[int, Meta(ge=0, le=255)]
 Finish = Literal["stop", "length", "abort", "repetition"]
 
 
@@ -34,7 +38,7 @@ class EngineLogprob(msgspec.Struct):
     logprob: float
     token_id: int | None = None
     token: str = ""
-    bytes: list[Annotated[int, Meta(ge=0, le=255)]] | None = None
+    bytes: list[Byte] | None = None
     rank: int | None = None
     top_logprobs: list[EngineLogprob] = []
 
@@ -92,6 +96,12 @@ class EngineAnswer(EngineFields, kw_only=True):
 
     choices: Annotated[list[EngineChoice], Meta(min_length=1, max_length=MAX_SEQUENCES)]
 
+    def beside(self) -> dict[str, Any]:
+        """What is told as the engine has said it."""
+        names = ("prompt_logprobs", "kv_transfer_params", "metrics")
+        found = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {"id": self.request_id, **found} if self.request_id else found
+
 
 class EngineUsage(msgspec.Struct):
     """Of what has come so far."""
@@ -113,6 +123,9 @@ class StreamState(msgspec.Struct):
     token_ids: Ids = []
     parts: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=1 << 20)] = []  # characters that each has told
     logprob_offset: Annotated[int, Meta(ge=0)] = 0  # of a completion's text, up to the last told token
+    pending: Annotated[list[Byte], Meta(max_length=3)] = []  # of that token's bytes, where its character goes on
+    prompt: Annotated[list[int], Meta(max_length=TAIL)] = []  # its last tokens: an engine tells them only at first
+    opened: bool | None = None  # it leaves the answer inside the model's thinking
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0  # of which ids of calls are made
     created: int = 0
     begun: bool = False  # the role was told
@@ -161,6 +174,11 @@ def check_stream(body: GenerationFields | None) -> None:
         raise bad_request(text, "stop")
 
 
+def has_logprobs(given: EngineAnswer | EngineChunk | None) -> bool:
+    """Of any choice?"""
+    return given is not None and any(one.logprobs is not None for one in given.choices)
+
+
 def begins_inside(settings: Settings, prompt: str) -> bool:
     """Does this prompt leave its answer inside the model's thinking?"""
     if settings.reasoning_parser not in THINK_MARKERS:  # none, or a plugin that names no markers
@@ -192,13 +210,16 @@ def fill(choice: Choice, given: EngineChoice, text: str, body: GenerationFields 
     choice.finish_reason, choice.stop_reason = given.finish_reason or "stop", stop
 
 
-def replay(choice: Choice, state: StreamState, text: str) -> str:
+async def replay(choice: Choice, state: StreamState, text: str) -> str:
     """The choice's parser reads again, part by part, what was told of a text; what was not is left."""
-    at = 0
+    if len(state.parts) > (most := len(state.token_ids) + 1):
+        raise bad_request(f"stream_state.parts has {len(state.parts)} items for {most - 1} token_ids.", "stream_state")
+    at, turns = 0, Turns(AT_A_TIME)
     for length in state.parts:
         choice.text.append(text[at : at + length])
         choice.take()
         at += length
+        await turns.done(1)
     return text[at:]
 
 

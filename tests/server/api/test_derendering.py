@@ -97,6 +97,25 @@ def test_texts_chunk_by_chunk_are_as_at_once(client: httpx.Client) -> None:
     assert choice["text"] == expected["text"] and choice["logprobs"]["tokens"] == expected["logprobs"]["tokens"]
 
 
+def test_offsets_of_a_character_that_comes_in_chunks(client: httpx.Client) -> None:
+    text, ids = "🦊b".encode(), [300] * 5
+    content = [{"token_id": 300, "bytes": [byte], "logprob": -1.0, "rank": 1} for byte in text]
+    choice = {"token_ids": ids, "finish_reason": "length", "stop_reason": None, "logprobs": {"content": content}}
+    for cut in sizes(len(ids)):
+        made = streamed(client, TEXT, {}, chunks_of({"choices": [choice]}, cut))
+        assert [offset for one in made for offset in one["logprobs"]["text_offset"]] == [0, 0, 0, 0, 1]
+
+
+def test_a_state_of_more_parts_than_tokens_is_refused(client: httpx.Client) -> None:
+    """Each is read again; chunks that tell nothing are none."""
+    state = {"token_ids": [300], "parts": [0] * 3}
+    body = {"stream": True, "generate_chunk": {"choices": [{"token_ids": [301]}]}, "stream_state": state}
+    error = post(client, f"{TEXT}/derender", body, 400)["error"]
+    assert error["param"] == "stream_state" and "3 items for 1 token_ids" in error["message"]
+    told = post(client, f"{TEXT}/derender", body | {"stream_state": {}, "generate_chunk": {"choices": [{}]}})
+    assert told["stream_state"]["parts"] == []
+
+
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 CALL = 'A call.<tool_call>\n{"name": "look", "arguments": {"at": "the 🦊"}}\n</tool_call>'
 
