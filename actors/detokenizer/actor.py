@@ -197,13 +197,18 @@ class DetokenizerActor(Actor):
             at += len(part)
             followed.post(Delta(followed.ref, offset, "", at, thought=min(at, stream.thought), logprobs=part))
         followed.post(Delta(followed.ref, offset, text, stream.tokens, *end, last, stream.thought, told))
+        if stream.with_logprobs:  # of a log that is said again there are many
+            self.context.status.beat()
         self._moved[followed.cursors] = stream.tokens
 
     def _tell_prompt(self, followed: Followed) -> None:
-        ref, stream = followed.ref, followed.stream
+        """Part by part: all of a long prompt may take longer than an actor may stand still, and much memory."""
+        ref, stream, outbox = followed.ref, followed.stream, self._outbox_of(followed.ref)
         stream.prompt_logprobs_sent = True
         for start, told in self.logprobs.prompt(ref, followed.prompt, stream.params.sampling.prompt_logprobs):
             followed.post(PromptTokenLogprobs(ref, start, told))
+            outbox.flush()
+            self.context.status.beat()
 
     def _told(self, followed: Followed) -> list[TokenLogprobs]:
         """The stream's tokens that were not taken yet."""

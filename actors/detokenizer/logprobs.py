@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import RequestTable, slot_of
@@ -37,15 +37,13 @@ class LogprobReader:
             told.append(TokenLogprobs(self._token_bytes(token)[:MOST_TOKEN], token, logprob, rank, others))
         return told
 
-    def prompt(self, ref: int, length: int, most: int) -> list[tuple[int, list[TokenLogprobs]]]:
+    def prompt(self, ref: int, length: int, most: int) -> Iterator[tuple[int, list[TokenLogprobs]]]:
         """(first position, tokens) of the prompt's tokens but the first, which follows nothing."""
-        found = []
         for start in range(1, length, PIECE):
             at = start
             for part in in_parts(self.tell(ref, start, min(start + PIECE, length), most)):
-                found.append((at, part))
+                yield at, part
                 at += len(part)
-        return found
 
 
 def in_parts(told: list[TokenLogprobs]) -> list[list[TokenLogprobs]]:

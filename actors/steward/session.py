@@ -7,6 +7,7 @@ behind what the server has of it. Whatever it does not name is dropped.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -44,6 +45,7 @@ class Hosted:
     began_told: bool = False  # how its prompt fared
     adapter: int = 0  # the server's id of its load
     hosting: int = 0  # the number of its last Begin
+    logprobs_end: int = 0  # logprobs of positions before it were sent, if they are wanted
 
 
 @dataclass
@@ -111,13 +113,15 @@ class Reports:
         """Its server has so much of it as it says. With no token it may not have heard of the prompt, either: what was
         written to a way that was cut then may have been read or not.
         """
-        known.told, known.hosting = len(begin.generated) // ITEM_BYTES, begin.hosting
+        known.told, known.hosting, known.logprobs_end = len(begin.generated) // ITEM_BYTES, begin.hosting, 0
         if not known.told:
             params: Generation = self._read_params(begin.params)
             known.prompt_logprobs, known.began_told = params.sampling.prompt_logprobs, False
 
     def tell(self, session: Session, refs: list[int]) -> list[Hosted]:
-        """Say what is new of these; returns those that have ended, which the server knows now."""
+        """Say what is new of these, and keep as changed what is left; returns those that have ended, which the server
+        knows now.
+        """
         assert session.channel is not None
         moved, ended = [], []
         for ref in refs:
@@ -128,7 +132,9 @@ class Reports:
             count = self._table.generated(hosted.own)
             if count <= hosted.told and not finish:
                 continue
-            self._tell_logprobs(session.channel, hosted, count)
+            if not self._tell_logprobs(session.channel, hosted, count):
+                session.changed[ref] = None
+                continue
             if finish == Finish.STOP and self._vectors is not None:
                 self._tell_vectors(session.channel, hosted, self._vectors)
             moved.append(self._moved(hosted, count, finish))
@@ -164,20 +170,32 @@ class Reports:
         if self._vectors is not None:
             self._vectors.give_back(own)
 
-    def _tell_logprobs(self, channel: Channel, hosted: Hosted, count: int) -> None:
+    def _tell_logprobs(self, channel: Channel, hosted: Hosted, count: int) -> bool:
+        """In parts, as long as they are read. Have all been sent?"""
         slot, ref, hosting = slot_of(hosted.own), hosted.ref, hosted.hosting
         if hosted.prompt_logprobs >= 0:
-            for start in range(1, hosted.prompt, LOGPROBS_AT_ONCE):  # the first token follows nothing
-                some = min(LOGPROBS_AT_ONCE, hosted.prompt - start)
+            for start, some in _parts(max(1, hosted.logprobs_end), hosted.prompt):  # the first token follows nothing
+                if not channel.is_writable:
+                    return False
                 entries = self._area.copy_out(slot, start, some, hosted.prompt_logprobs)
                 channel.send(LogprobRecord(ref, start, some, entries, hosting=hosting))
+                hosted.logprobs_end = start + some
             hosted.prompt_logprobs = -1
         first = hosted.told if hosted.logprobs >= 0 else count
-        for start in range(hosted.prompt + first, hosted.prompt + count, LOGPROBS_AT_ONCE):
-            some = min(LOGPROBS_AT_ONCE, hosted.prompt + count - start)
+        for start, some in _parts(max(hosted.prompt + first, hosted.logprobs_end), hosted.prompt + count):
+            if not channel.is_writable:
+                return False
             entries = self._area.copy_out(slot, start, some, hosted.logprobs)
             listed = self._area.copy_listed(slot, start, some, hosted.listed) if hosted.listed else b""
             channel.send(LogprobRecord(ref, start, some, entries, listed, hosting))
+            hosted.logprobs_end = start + some
+        return True
+
+
+def _parts(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(first, count) of the positions that go into each record."""
+    for at in range(start, end, LOGPROBS_AT_ONCE):
+        yield at, min(LOGPROBS_AT_ONCE, end - at)
 
 
 def cached_since(reader: CachedBlocks) -> list[Cached]:

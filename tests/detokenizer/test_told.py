@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tokenizers import Tokenizer
 
 from actorserve.actors.model.tokenizers.token_bytes import bytes_of_tokens
-from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs, Resend, Resent
+from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs, Resend, Resent, TokenLogprobs
 from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, MOST_LOGPROBS, Generation, Sampling
 from actorserve.actors.protocol.wire import pack
 from actorserve.shm.table.logprobs import ENTRY, LISTED, Logprobs
@@ -179,6 +180,45 @@ def test_a_prompt_of_long_tokens_is_told_in_several_messages(tmp_path: Path) -> 
         prompts = [message for message in engine.received if isinstance(message, PromptTokenLogprobs)]
         assert [at for one in prompts for at in range(one.start, one.start + len(one.logprobs))] == list(range(1, 300))
         assert all(one.logprobs for one in prompts)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("said_again", [False, True])
+def test_a_long_prompt_and_a_long_answer_are_told_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said_again: bool
+) -> None:
+    """The loop beats between two parts, and none waits for the next one."""
+    engine = make_engine(tmp_path, byte_level(), Asking)
+    (word, *_), beats, waiting = engine.ids("word"), list[int](), list[int]()
+    try:
+        params = msgspec.msgpack.encode(Generation(Sampling(1, prompt_logprobs=MOST, logprobs=MOST)))
+        ref = engine.table.open_slot(SLOT, params, 0)
+        engine.table.write_prompt(ref, pack([word] * 300), b"", 300)
+        engine.clients[ref] = Client()
+        engine.advance(ref, [word] * (200 if said_again else 1))
+        if said_again:
+            engine.turn()
+            engine.clients[ref] = Client()
+            engine.frontend.post("detokenizer-0", Resend([ref]))
+            engine.frontend.flush()
+        tell, beat = engine.actor.logprobs.tell, engine.context.status.beat
+        outbox = engine.context.outboxes["frontend-0"]
+
+        def told_of(*args: Any) -> list[TokenLogprobs]:
+            beats.append(0)
+            waiting.append(outbox.backlog)
+            return tell(*args)
+
+        def beaten() -> None:
+            beat()
+            beats[-1:] = [1] if beats else []
+
+        monkeypatch.setattr(engine.actor.logprobs, "tell", told_of)
+        monkeypatch.setattr(engine.context.status, "beat", beaten)
+        engine.turn()
+        parts = 3 + (2 if said_again else 1)
+        assert beats == [1] * parts and waiting[1:3] == [0, 0]
     finally:
         engine.close()
 

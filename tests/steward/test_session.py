@@ -11,8 +11,9 @@ import pytest
 
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.sockets.engine_wire import Begin
+from actorserve.actors.protocol.sockets.engine_wire import Logprobs as LogprobRecord
 from actorserve.actors.steward import session as module
-from actorserve.actors.steward.session import Reports, Session
+from actorserve.actors.steward.session import Hosted, Reports, Session
 from actorserve.shm.table.table import slot_of
 from tests.link.test_sequences import PARAMS, PROMPT, Bench
 
@@ -40,8 +41,7 @@ def test_what_is_said_names_the_last_begin() -> None:
     own, reports = bench.open(), Reports(bench.table, bench.area)
     begin = Begin(5, params, array("i", PROMPT).tobytes(), b"", 100, b"", b"", hosting=3)
     hosted = reports.host(begin, own)
-    sent: list[Any] = []
-    session = Session("a server", 1, channel=SimpleNamespace(send=sent.append), sequences={5: hosted})  # type: ignore[arg-type]
+    session, sent = session_of(hosted)
     for number in (3, 4):
         bench.table.append(own, [7])
         reports.tell(session, [5])
@@ -61,13 +61,48 @@ def test_logprobs_of_a_long_answer_are_told_in_parts(monkeypatch: pytest.MonkeyP
     start = bench.area.start(slot_of(own), len(PROMPT) + 9)
     bench.area.map[start : start + 16] = bytes(range(16))
     bench.table.append(own, list(range(10)))
-    sent: list[Any] = []
-    session = Session("a server", 1, channel=SimpleNamespace(send=sent.append), sequences={5: hosted})  # type: ignore[arg-type]
+    session, sent = session_of(hosted)
     reports.tell(session, [5])
     *parts, progress = sent
     assert [(part.position - len(PROMPT), part.count) for part in parts] == [(0, 4), (4, 4), (8, 2)]
     assert [(len(part.entries), len(part.listed)) for part in parts] == [(64, 32), (64, 32), (32, 16)]
     assert parts[-1].entries[16:] == bytes(range(16)) and len(progress.moved[0].tokens) == 40
+
+
+def test_more_logprobs_than_a_server_reads_wait_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, and tokens behind their own; but all again to one that has connected anew."""
+    monkeypatch.setattr(module, "LOGPROBS_AT_ONCE", 4)
+    bench = Bench()
+    params = msgspec.msgpack.encode(Generation(Sampling(0, logprobs=1, prompt_logprobs=1)))
+    begin = Begin(5, params, array("i", PROMPT).tobytes(), b"", 100, b"", b"")
+    own, reports = bench.open(), Reports(bench.table, bench.area)
+    session, sent = session_of(reports.host(begin, own), reads_one=True)
+    bench.table.append(own, list(range(10)))
+    for _ in range(2):
+        at = []
+        while not sent or isinstance(sent[-1], LogprobRecord):
+            sent.clear()
+            session.channel.is_writable = True  # type: ignore[union-attr]
+            session.changed.clear()
+            reports.tell(session, [5])
+            (position,) = (one.position for one in sent if isinstance(one, LogprobRecord))
+            at.append(position)
+        assert at == [*range(1, len(PROMPT), 4), *range(len(PROMPT), len(PROMPT) + 10, 4)]
+        assert not session.changed and len(sent[-1].moved[0].tokens) == 40
+        reports.go_on(session.sequences[5], begin)
+        sent.clear()
+
+
+def session_of(hosted: Hosted, reads_one: bool = False) -> tuple[Session, list[Any]]:
+    """That of a server which has one sequence here, and what is sent to it. `reads_one`: a record, then no more."""
+    sent: list[Any] = []
+
+    def send(record: Any) -> None:
+        sent.append(record)
+        channel.is_writable = not reads_one
+
+    channel = SimpleNamespace(send=send, is_writable=True)
+    return Session("a server", 1, channel=channel, sequences={hosted.ref: hosted}), sent  # type: ignore[arg-type]
 
 
 def test_what_a_way_that_was_cut_may_have_lost_is_told_again() -> None:
