@@ -58,10 +58,12 @@ UNBUILT_PATHS = frozenset(route.path for route in ROUTES if not route.handler)
 GENERATING = {route.path: route.generates for route in ROUTES if route.generates is not None}
 ERRORS = {route.path.partition("/{")[0]: route.error for route in ROUTES if route.error is not answers.Error}
 OPENAIS = frozenset(route.path.partition("/{")[0] for route in ROUTES) - ERRORS.keys()
+DEEPEST = max(path.count("/") for path in ERRORS.keys() | OPENAIS)
 
 
 def error_of(path: str) -> type:
     """The struct of errors as the clients of this path read them, also below it, where nothing is."""
+    path = "/".join(path.split("/", DEEPEST + 1)[: DEEPEST + 1])  # a path may have thousands of slashes
     while path not in ERRORS and path not in OPENAIS:
         path = path.rpartition("/")[0]
         if path in ("", "/"):

@@ -102,6 +102,8 @@ def test_whose_errors_are_told() -> None:
     others = (*of_openai, "/v1/models", "/v1/responses", "/x", "//", "/messages", "/v1/messages2")
     assert {error_of(path) for path in others} == {Error} and error_of("/") is TgiError
     assert {route.error for route in ROUTES} == {Error, *BODIES}
+    many = "/x" * (1 << 20)  # no step is for each of them: it would copy the rest
+    assert (error_of(many), error_of("/v1/messages" + many)) == (Error, AnthropicError)
 
 
 def test_what_is_answered_at_once() -> None:
