@@ -11,8 +11,10 @@ import msgspec
 MOST_HELD = 32 << 20  # bytes of one event
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 MESSAGE = "The server that made this answer was lost, and no other one can go on with it. Ask again."
+COHERE_ERROR = {"error": MESSAGE, "finish_reason": "ERROR"}
 CODE, KIND = "server_lost", "server_error"
 VERSION = "/v1"
+COHERE = {"/v1/chat": 1, "/v1/cohere/v1/chat": 1, "/v1/v2/chat": 2, "/v1/cohere/v2/chat": 2}  # versions of its API
 TGI = (VERSION + "/", VERSION + "/generate_stream")  # paths of Text Generation Inference's API
 NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
 encode = msgspec.json.Encoder().encode
@@ -57,22 +59,33 @@ class Ending:
     def error(self) -> bytes:
         """The event that says so; nothing where none can stand there."""
         body = {"message": MESSAGE, "type": KIND, "param": None, "code": CODE}
-        if self._between == b"\n":
-            return encode({"error": MESSAGE}) + b"\n"
         if not self._between:
             return b""
+        if self._path in COHERE:
+            return self._cohere(COHERE[self._path])
+        if self._between == b"\n":
+            return encode({"error": MESSAGE}) + b"\n"
         if self._path.startswith("/v1/responses"):
             told = {"type": "error", "code": CODE, "message": MESSAGE, "param": None}
             return _event("error", {**told, "sequence_number": self._number + 1})
         if self._path.startswith("/v1/messages"):
             return _event("error", {"type": "error", "error": {"type": "api_error", "message": MESSAGE}})
-        if self._path.endswith("/v2/chat"):
-            return _event("message-end", {"type": "message-end", "delta": {"error": MESSAGE, "finish_reason": "ERROR"}})
         if self._path in TGI:
             return _event(None, {"error": MESSAGE, "error_type": "generation"})
         if self._path.startswith("/v1/audio"):
             return _event(None, {"type": "error", "error": body})
         return _event(None, {"error": body})
+
+    def _cohere(self, version: int) -> bytes:
+        """As that version's answers fail, in events or lines; of the second the stream is closed behind it."""
+        if version == 1:
+            ended: dict[str, object] = {"is_finished": True, "event_type": "stream-end", **COHERE_ERROR}
+            return encode(ended) + b"\n" if self._between == b"\n" else _event("stream-end", ended)
+        fields = {"delta": COHERE_ERROR}
+        if self._between == b"\n":
+            end = "message-end"
+            return encode({"type": end, "event": end, "data": fields, **fields}) + b"\n"
+        return _event("message-end", {"type": "message-end", **fields}) + b"data: [DONE]\n\n"
 
 
 def _event(name: str | None, body: object) -> bytes:

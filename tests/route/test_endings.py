@@ -38,7 +38,7 @@ async def read(made: Routed, method: str, path: str, gate: asyncio.Event) -> byt
         ("/v1/completions", b"data: 1\n\n", b"", {}),
         ("/generate_stream", b"data: 1\n\n", b"", {"error_type": "generation"}),
         ("/", b"data: 1\n\n", b"", {"error_type": "generation"}),
-        ("/v2/chat", b"data: 1\n\n", b"event: message-end\n", {"type": "message-end"}),
+        ("/v1/chat", b"data: 1\n\n", b"event: stream-end\n", {"event_type": "stream-end", "is_finished": True}),
     ],
 )
 async def test_a_stream_without_a_trail(path: str, first: bytes, head: bytes, told: dict[str, Any]) -> None:
@@ -76,6 +76,25 @@ async def test_the_stream_of_a_response_that_is_kept() -> None:
         made.replicas[1].answer = status(404)
         said = await read(made, "GET", "/v1/responses/resp_1?stream=true", gate)
         assert said.count(b"data: ") == 1 and b"server_lost" in said
+
+
+@pytest.mark.parametrize("prefix", ["", "/cohere"])
+def test_streams_of_cohere_end_as_those_that_fail(prefix: str) -> None:
+    """Each version's, in events and in lines."""
+    events, lines = "text/event-stream", "application/x-ndjson"
+    told = Ending(f"{prefix}/v1/chat", events).error()
+    line = Ending(f"{prefix}/v1/chat", lines).error()
+    assert told == b"event: stream-end\ndata: %s\n" % line and line.endswith(b"}\n")
+    assert json.loads(line).items() >= {"event_type": "stream-end", "finish_reason": "ERROR"}.items() and LOST in line
+    told = Ending(f"{prefix}/v2/chat", events).error()
+    head, data, *rest = told.split(b"\n")
+    assert head == b"event: message-end" and rest == [b"", b"data: [DONE]", b"", b""]
+    delta = json.loads(data.removeprefix(b"data: "))["delta"]
+    assert delta["finish_reason"] == "ERROR" and LOST in delta["error"].encode()
+    assert json.loads(Ending(f"{prefix}/v2/chat", lines).error()) == {
+        **{"type": "message-end", "event": "message-end"},
+        **{"delta": delta, "data": {"delta": delta}},
+    }
 
 
 def test_what_has_no_events_gets_none() -> None:
