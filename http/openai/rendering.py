@@ -27,6 +27,7 @@ from .token_ids import OWN
 NOT_TOKENS = (
     *(*OWN, "return_prompt_text", "return_token_offsets", "user", "metadata", "store", "service_tier"),
     *("use_beam_search", "truncate_prompt_tokens", "truncation_side"),  # a prompt is cut before it is rendered
+    "return_progress",
 )
 Placed = tuple[list[int], list[tuple[int, int]] | None]  # ids of a prompt, and where each stands in its text
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from actorserve.actors.protocol.messages import Finish, TokenLogprobs
 from actorserve.actors.protocol.topics.prompts import TokenPrompt
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.job import Job
 from actorserve.http.openai.completions import CompletionAnswer
 from actorserve.http.openai.derendering import begins_inside
+from actorserve.http.openai.rendering import rendered as rendered_request
+from actorserve.http.openai.schemas import CompletionRequest
 from actorserve.http.output.answer import Answer, AnswerOptions
 from tests.http.fakes import rendered, say
 from tests.http.serving import SETTINGS, Served, events_of
@@ -44,6 +48,17 @@ async def test_without_text_there_are_no_stop_strings(served: Served) -> None:
     body = {"token_ids": [1], "sampling_params": {"detokenize": False, "stop": ["end"]}}
     answer = await served.ask("POST", PATH, body)
     assert answer.status == 400 and answer.error["param"] == "stop"
+
+
+async def test_what_render_makes_is_taken(served: Served) -> None:
+    """Of llama.cpp's fields, too: how far a prompt has come is told by chats and completions alone."""
+    told = {"return_progress": True, "timings_per_token": True, "return_prompt_text": True, "user": "a"}
+    body = decode(CompletionRequest, msgspec.json.encode({"prompt": [1, 2], "stream": True, **told}))
+    client = await served.client()
+    client.send("POST", PATH, rendered_request(body, ([1, 2], None), "abc", SETTINGS))
+    job = await served.job()
+    assert job.prompts == [TokenPrompt([1, 2])]
+    client.leave()
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
