@@ -70,7 +70,7 @@ def constraint_of(
         raise bad_request(f"Only one of {found[0][0]} and {found[1][0]} can be given.", found[1][0])
     field, constraint = found[0] if found else ("tools", None)
     if constraint is not None and field != "tool_choice" and not JSON.isdisjoint(constraint):
-        constraint = _options(dict.fromkeys(defaults, True)) | constraint
+        constraint = _options(dict.fromkeys(defaults - _said(request, field), True)) | constraint
     if field in ("response_format", "tools") and isinstance(request, ChatRequest):
         constraint = _beside_calls(request, constraint, tool_parser)
     if constraint is None:
@@ -150,6 +150,12 @@ def _structured_outputs(given: Object | None) -> Object | None:
     if name == "choice" and not all(isinstance(one, str) for one in value):
         raise bad_request("structured_outputs.choice must be a list of strings.", "structured_outputs.choice")
     return {"json_schema" if name == "json" else name: value, **_options(given)}
+
+
+def _said(request: GenerationFields, field: str) -> Set[str]:
+    """The options that the request names, be it to say no."""
+    given = request.structured_outputs if field == "structured_outputs" else None
+    return {name for name, value in (given or {}).items() if value is not None}
 
 
 def _options(given: Object) -> Object:

@@ -210,6 +210,14 @@ def test_an_answer_that_is_said_to_all() -> None:
             {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " ?"}},
             {"json_schema": SCHEMA, "blanks": " ?", "closed": True},
         ),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False, "whitespace_pattern": None}},
+            {"json_schema": SCHEMA, "closed": True},
+        ),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": False}},
+            {"json_schema": SCHEMA, "blanks": ""},
+        ),
         ({"structured_outputs": {"regex": "a+"}}, {"regex": "a+"}),
         ({}, None),
     ],
