@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from ...errors import bad_request
+from ...errors import ApiError, bad_request
+from ...generation.adapter import with_names
 from ..requests import UNCITED
 from ..schemas import (
     CohereCall,
@@ -23,6 +25,7 @@ SAME = (
     *("model", "stream", "response_format", "max_tokens", "stop_sequences", "temperature", "seed", "priority"),
     *("frequency_penalty", "presence_penalty", "k", "p"),
 )
+MESSAGE = re.compile(r"messages\[(\d+)\](\.content(?:\[\d+\])*)?")
 TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
 NOTHING: dict[str, tuple[tuple[object, ...], str]] = {
     "prompt_truncation": ((None, "OFF"), "a prompt that is too long is refused, not cut: OFF says so"),
@@ -33,6 +36,14 @@ NOTHING: dict[str, tuple[tuple[object, ...], str]] = {
     "max_input_tokens": ((None,), "a prompt that is too long is refused, not cut"),
     "num_generations": ((None, 1), "one answer is made"),
 }
+
+
+class Placed(NamedTuple):
+    """A turn of version 2, with where it and its text stand in the body of version 1."""
+
+    turn: CohereTurn
+    place: str
+    text: str
 
 
 def newer(body: CohereChatV1Request) -> CohereChatRequest:
@@ -53,7 +64,20 @@ def newer(body: CohereChatV1Request) -> CohereChatRequest:
         more["tools"] = [_tool(tool) for tool in body.tools]
         if body.tool_results and body.force_single_step:
             more["tool_choice"] = "NONE"
-    return CohereChatRequest(messages=_messages(body), **more)
+    return CohereChatRequest(messages=[turn for turn, _, _ in _messages(body)], **more)
+
+
+def of_v1(error: ApiError, body: CohereChatV1Request) -> ApiError:
+    """An error of `newer`'s that names what stands in `body`: the preamble, a turn of the history, the message."""
+    found = MESSAGE.match(error.param or "")
+    if found is None or error.param is None:
+        return with_names(error, {"messages": "chat_history"})
+    _, turn, text = _messages(body)[int(found[1])]
+    place = turn if found[2] is None else text
+    message = error.message.replace(found[0], place)
+    return ApiError(
+        error.status, message, place + error.param[found.end() :], error.code, error.retry_after, error.lengths
+    )
 
 
 def history(body: CohereChatV1Request) -> list[CoherePast]:
@@ -68,21 +92,33 @@ def history(body: CohereChatV1Request) -> list[CoherePast]:
     return turns
 
 
-def _messages(body: CohereChatV1Request) -> list[CohereTurn]:
-    made = [CohereTurn("system", body.preamble)] if body.preamble else []
+def _messages(body: CohereChatV1Request) -> list[Placed]:
+    made = [Placed(CohereTurn("system", body.preamble), "preamble", "preamble")] if body.preamble else []
     calls: list[CohereCall] = []  # of the last turn that has some
     for number, turn in enumerate(history(body)):
+        place = _place(body, number, turn)
+        text = place if place == "message" else f"{place}.message"
         match turn.role:
             case "USER":
-                made.append(CohereTurn("user", turn.message or ""))
+                made.append(Placed(CohereTurn("user", turn.message or ""), place, text))
             case "SYSTEM":
-                made.append(CohereTurn("system", turn.message or ""))
+                made.append(Placed(CohereTurn("system", turn.message or ""), place, text))
             case "CHATBOT":
                 calls = [_call(call, f"call_{number}_{index}") for index, call in enumerate(turn.tool_calls or [])]
-                made.append(CohereTurn("assistant", turn.message or None, tool_calls=calls or None))
+                said = CohereTurn("assistant", turn.message or None, tool_calls=calls or None)
+                made.append(Placed(said, place, text))
             case "TOOL":
-                made += _results(turn.tool_results or [], calls, number)
+                for index, result in enumerate(_results(turn.tool_results or [], calls, number)):
+                    own = f"{place}[{index}]" if place == "tool_results" else f"{place}.tool_results[{index}]"
+                    made.append(Placed(result, own, f"{own}.outputs"))
     return made
+
+
+def _place(body: CohereChatV1Request, number: int, turn: CoherePast) -> str:
+    """Where a turn of all the history stands in the body."""
+    if number < len(body.chat_history or []):
+        return f"chat_history[{number}]"
+    return "message" if turn.role == "USER" else "tool_results"
 
 
 def _results(results: Sequence[CohereToolResult], calls: Sequence[CohereCall], number: int) -> list[CohereTurn]:

@@ -10,10 +10,10 @@ from ...cohere.answers import CohereMessage, floats, vectors
 from ...cohere.requests import chat_of, embedding_of, renamed
 from ...cohere.schemas import CohereChatRequest, CohereEmbedRequest
 from ...cohere.v1.answers import CohereAnswerV1
-from ...cohere.v1.requests import history, newer
+from ...cohere.v1.requests import history, newer, of_v1
 from ...cohere.v1.schemas import CohereChatV1Request
 from ...errors import ApiError
-from ...generation.adapter import chat_request, with_names
+from ...generation.adapter import chat_request
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
@@ -29,7 +29,6 @@ from ..generate import Generator
 from ..pooling import PoolingApi
 
 LITELLM = "unspecified:litellm"  # as Request-Source; Cohere's own Java client, too, accepts application/json alone
-V1_NAMES = {"messages": "chat_history"}
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
 
@@ -66,7 +65,7 @@ class CohereApi:
         try:
             return await self._chat(request, raw, newer(body), form)
         except ApiError as error:
-            raise with_names(error, V1_NAMES) from None
+            raise of_v1(error, body) from None
 
     async def _chat(
         self, request: web.Request, raw: bytes, body: CohereChatRequest, form: MakeAnswerFormat

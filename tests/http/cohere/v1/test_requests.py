@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from actorserve.http.cohere.requests import chat_of
-from actorserve.http.cohere.v1.requests import history, newer
+from actorserve.http.cohere.v1.requests import history, newer, of_v1
 from actorserve.http.cohere.v1.schemas import CohereChatV1Request
-from actorserve.http.errors import ApiError
+from actorserve.http.errors import ApiError, bad_request
 from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.fields.decoding import decode
 
@@ -117,3 +117,30 @@ def test_what_cannot_be(fields: dict[str, Any], field: str) -> None:
 def test_what_asks_for_nothing_is_taken() -> None:
     idle = {"connectors": [], "prompt_truncation": "OFF", "citation_quality": "off", "num_generations": 1}
     assert chat(**idle) == chat()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ("messages[0].content", "preamble"),
+        ("messages[1].content[1]", "chat_history[0].message"),
+        ("messages[2].tool_calls[0].id", "chat_history[1].tool_calls[0].id"),
+        ("messages[4].content", "chat_history[2].tool_results[1].outputs"),
+        ("messages[5]", "message"),
+        ("messages[6].tool_calls", "tool_results.tool_calls"),
+        ("messages[7].content", "tool_results[0].outputs"),
+        ("messages", "chat_history"),
+        ("max_tokens", "max_tokens"),
+    ],
+)
+def test_errors_name_the_place_in_this_version(wrong: str, place: str) -> None:
+    """A preamble, and each result, is a message of the other."""
+    past = [
+        {"role": "USER", "message": "Hi"},
+        {"role": "CHATBOT", "tool_calls": [CALL, CALL]},
+        {"role": "TOOL", "tool_results": RESULTS * 2},
+    ]
+    body = request(preamble="Be kind.", chat_history=past, tool_results=RESULTS)
+    assert len(newer(body).messages) == 8
+    error = of_v1(bad_request(f"{wrong} is wrong.", wrong), body)
+    assert (error.param, error.message) == (place, f"{place} is wrong.")
