@@ -72,7 +72,9 @@ def read_also(text: str) -> tuple[str, dict[str, object]]:
     if len(named) < len(pairs):
         raise ConfigError(f"{OPTION} {text}: an option is there twice")
     where = f"{OPTION} {model}"
-    given = named_values(named, where, warn)
+    from .objects.structured_outputs import with_parser
+
+    given = with_parser(named_values(named, where, warn))
     if strange := [name for name in given if name not in OWN]:
         flags = ", ".join(map(flag, strange))
         raise ConfigError(f"{where}: {flags}: an option of the server, not of a further model")

@@ -157,9 +157,10 @@ def make_config(values: dict[str, object]) -> Config:
     from .checks import check_config  # likewise
     from .fields import canonical, with_option  # likewise
     from .launcher import with_launcher  # likewise
+    from .objects.structured_outputs import with_parser  # likewise
     from .serving.access import with_access, with_socket  # likewise
 
-    values = with_socket({name: canonical(name, value) for name, value in values.items()})
+    values = with_socket({name: canonical(name, value) for name, value in with_parser(values).items()})
     try:
         config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
