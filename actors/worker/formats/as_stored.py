@@ -138,7 +138,7 @@ def _scaled(form: ScaledWeight, stored: dict[str, Tensor], rows: int, columns: i
 
 def _float4(form: Float4Weight, stored: dict[str, Tensor], rows: int, columns: int) -> Parts | None:
     """A scale of all groups' scales is one of rows."""
-    numbers = halves(stored[form.weight], low_first=True)[:, :columns]
+    numbers = halves(stored[form.weight].view(torch.uint8), low_first=True)[:, :columns]
     scales, factors = short(scale_numbers(stored[form.scale])), None
     if form.whole is not None:
         whole = stored[form.whole].float().view(1)

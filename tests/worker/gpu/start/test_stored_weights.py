@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
@@ -80,6 +81,20 @@ def test_bits_mean_what_the_decoder_makes_of_them(name: str, source: Path, tmp_p
                 torch.testing.assert_close(decoded(*found), wanted, rtol=tolerance, atol=0)
     left_out = shape.layer_at(1)
     assert not CheckpointBits(packed, shape, Alone(), False, read_parts).of(left_out.gate_up, never)
+
+
+def test_bytes_of_two_floats_may_be_stored_with_a_sign(source: Path, tmp_path: Path) -> None:
+    """Their upper halves, of 8 and more in half of them, mean the same."""
+    packed, plain = write(source, "quark_mxfp4", tmp_path)
+    found = load_file(packed / "model.safetensors")
+    pairs = {name: tensor for name, tensor in found.items() if name.endswith(".weight") and tensor.dtype is torch.uint8}
+    save_file(found | {name: tensor.view(torch.int8) for name, tensor in pairs.items()}, packed / "model.safetensors")
+    shape = shape_of(packed)
+    linear = shape.layer_at(0).out
+    name = f"{linear.name}.weight"
+    bits = CheckpointBits(packed, shape, Alone(), False, read_parts).of([linear], never)
+    assert (pairs[name] >> 4 >= 8).any()
+    torch.testing.assert_close(decoded(*bits), load_file(plain / "model.safetensors")[name], rtol=1e-7, atol=0)
 
 
 def never() -> torch.Tensor:
