@@ -208,12 +208,16 @@ class Generator(Answering):
         """How long a sound is, and its windows; 429 for a key of which no request is let in, before it is decoded.
         `going_on`: with one that was let in, and is among those that are counted.
         """
-        account = request.get(ACCOUNT)
-        if account is not None and not going_on:
+        if not going_on:
+            self.check_limits(request)
+        return await self.engine.measure(sound)
+
+    def check_limits(self, request: web.Request) -> None:
+        """429 for a key of which no request is let in, before what is done ahead of the request itself."""
+        if (account := request.get(ACCOUNT)) is not None:
             request[LIMITS], refusal = self.engine.check_limits(account)
             if refusal is not None:
                 raise refusal
-        return await self.engine.measure(sound)
 
     async def tokens_of(self, chat_of: Callable[[T], Object], body: T) -> int:
         """How many the prompt has of what is a chat request by another name."""

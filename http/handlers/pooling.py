@@ -91,6 +91,10 @@ class PoolingApi:
         spec = pooling_of(self._settings)
         if wanted.task != EMBED or not spec.longest_joined or body.truncate_prompt_tokens is not None:
             return await self._answer(request, body, prompts, wanted, field)
+        model = check_model(body.model, self._settings.served, any_name=self._settings.any_model_name)
+        check_model_of(request.get(ACCOUNT), model)
+        work(body, self._settings, prompts, wanted, ("", request[CLIENT], field))
+        self._generator.check_limits(request)  # nothing is divided for what is refused
         length, names = self._settings.max_model_len, numbered(field, len(prompts))
         parts = await divided(self._generator.engine, prompts, names, length, spec.longest_joined)
         fields = [name for name, own in zip(names, parts, strict=True) for _ in own]
@@ -165,12 +169,12 @@ class PoolingApi:
     ) -> tuple[Answer, Job, list[float]]:
         """How near each pair is; of all their texts the fields stand beside them."""
         spec, most = pooling_of(self._settings), body.max_tokens_per_doc or 0
-        if most and body.truncate_prompt_tokens is None:  # without a head a text is a prompt of its own
-            body.truncate_prompt_tokens = -1 if spec.head else min(most, self._settings.max_model_len)
+        if most and spec.head and body.truncate_prompt_tokens is None:  # without a head each text is cut by itself
+            body.truncate_prompt_tokens = -1
         wanted = score_of(body, spec)
         prompts, fields = pair_prompts(*compared, spec, instruction_of(body, spec), most)
         answer, job = await self._answer(request, body, prompts, wanted, field, fields)
-        return answer, job, answers.pair_scores(job, compared[0], spec)
+        return answer, job, answers.pair_scores(job, compared[0], spec, most)
 
     async def _answer(
         self,

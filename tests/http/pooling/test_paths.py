@@ -11,7 +11,9 @@ import pytest
 
 from actorserve.actors.model.pooling.spec import MEAN, SEQUENCE, TOKEN, PoolingSpec
 from actorserve.actors.protocol.messages import Finish
+from actorserve.http.errors import ApiError
 from tests.http.fakes import rendered, say
+from tests.http.realtime.test_client_secrets import OfFile
 from tests.http.serving import serving
 
 EMBEDS = PoolingSpec(tasks=["embed", "token_embed"], base="", methods=[MEAN], normalize=False, hidden=2, width=2)
@@ -83,3 +85,24 @@ async def test_bits_do_not_come_as_bytes() -> None:
         body = {"input": "a", "encoding_format": "bytes", "output_dtype": "binary"}
         answer = await served.ask("POST", "/v1/embeddings", body)
         assert answer.status == 400 and answer.error["param"] == "output_dtype"
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "status"),
+    [
+        ({"model": "alias/name"}, None, 404),
+        ({"priority": 1 << 40}, None, 400),
+        ({"cache_salt": ""}, None, 400),
+        ({}, ApiError(429, "Too many."), 429),
+    ],
+    ids=["model", "range", "salt", "limit"],
+)
+async def test_nothing_is_divided_for_what_is_refused(
+    asked: dict[str, Any], limit: ApiError | None, status: int
+) -> None:
+    """A renderer would work for it, with each long text."""
+    long = "a long text " * 20
+    async with serving(pooling=msgspec.structs.replace(EMBEDS, longest_joined=400), accounts=OfFile()) as served:
+        served.engine.limit = limit
+        answer = await served.ask("POST", "/v1/embeddings", {"input": [long], **asked}, X_Api_Key="theirs")
+        assert (answer.status, served.engine.asked) == (status, [])
