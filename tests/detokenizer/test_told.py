@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models
 
 from actorserve.actors.model.tokenizers.token_bytes import bytes_of_tokens
 from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs, Resend, Resent, TokenLogprobs
@@ -279,3 +279,16 @@ def test_the_bytes_of_words() -> None:
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             assert b"".join(map(of, ids)).decode().lstrip() == text
         assert of(1 << 20) == b""
+
+
+def test_the_bytes_of_words_within_a_text() -> None:
+    """As llama.cpp tells them, whichever decoder a tokenizer has."""
+    words = {"[CLS]": 0, "▁Hello": 1, "s": 2, "Hello": 3, "##s": 4}
+    for decoder, wanted in (
+        (decoders.Metaspace(), ["[CLS]", " Hello", "s", "Hello", "##s"]),
+        (decoders.WordPiece(), ["[CLS]", " ▁Hello", " s", " Hello", "s"]),
+    ):
+        tokenizer = Tokenizer(models.WordLevel(words, unk_token="s"))
+        tokenizer.decoder = decoder
+        tokenizer.add_special_tokens(["[CLS]"])
+        assert [bytes_of_tokens(tokenizer)(token).decode() for token in range(5)] == wanted

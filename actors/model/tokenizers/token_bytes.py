@@ -36,13 +36,18 @@ def decoder_members(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def word_pieces(tokenizer: Tokenizer, members: list[dict[str, Any]]) -> list[str | bytes]:
-    """Each word's text, or the byte that it stands for."""
+    """Each word's text as it stands within another, or the byte that it stands for."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     pieces: list[str | bytes] = [""] * (max(vocabulary.values(), default=-1) + 1)
     replaces = [(m["pattern"]["String"], m["content"]) for m in members if m["type"] == "Replace"]
+    replaces += [(m["replacement"], " ") for m in members if m["type"] == "Metaspace"]
+    within = next((m["prefix"] for m in members if m["type"] == "WordPiece"), "")
+    added = tokenizer.get_added_tokens_decoder()
     for word, token in vocabulary.items():
         for old, new in replaces:
             word = word.replace(old, new)
+        if within and token not in added:
+            word = word.removeprefix(within) if word.startswith(within) else f" {word}"
         byte = BYTE_TOKEN.fullmatch(word)
         pieces[token] = bytes.fromhex(byte[1]) if byte else word
     return pieces
