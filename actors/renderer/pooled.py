@@ -84,12 +84,18 @@ class PooledTexts:
         return [*before, *ids, *after]
 
     def _shortened(self, prompt: TextPrompt | PairPrompt, keep_first: bool) -> TextPrompt | PairPrompt:
-        """Without what is too much in any case, and of the second text so many tokens."""
+        """Without what is too much in any case, and of a text by itself or a second one so many tokens."""
         found = _shortened(prompt, max(LEAST, GIANT * self._longest), keep_first)
-        if not isinstance(found, PairPrompt) or not found.most:
+        if not found.most:
             return found
-        ends = self._tokenizer.encode(found.second, add_special_tokens=False).offsets[: found.most]
-        return replace(found, second=found.second[: ends[-1][1]]) if ends else found
+        if isinstance(found, PairPrompt):
+            return replace(found, second=self._first(found.second, found.most))
+        return replace(found, text=self._first(found.text, found.most))
+
+    def _first(self, text: str, most: int) -> str:
+        """So many tokens of it."""
+        ends = self._tokenizer.encode(text, add_special_tokens=False).offsets[:most]
+        return text[: ends[-1][1]] if ends else text
 
     def _ending_of(self, prompt: TextPrompt | PairPrompt) -> list[int]:
         return [] if isinstance(prompt, TextPrompt) and not prompt.add_special_tokens else self._ending
@@ -114,7 +120,7 @@ def _shortened(prompt: TextPrompt | PairPrompt, most: int, keep_first: bool) -> 
 
     if isinstance(prompt, PairPrompt):
         return replace(prompt, text=cut(prompt.text), second=cut(prompt.second))
-    return TextPrompt(cut(prompt.text), prompt.add_special_tokens)
+    return replace(prompt, text=cut(prompt.text))
 
 
 def without_punctuation(prompt: TextPrompt | PairPrompt) -> TextPrompt | PairPrompt:
@@ -125,11 +131,11 @@ def without_punctuation(prompt: TextPrompt | PairPrompt) -> TextPrompt | PairPro
 
     if isinstance(prompt, PairPrompt):
         return replace(prompt, text=cut(prompt.text), second=cut(prompt.second))
-    return TextPrompt(cut(prompt.text), prompt.add_special_tokens)
+    return replace(prompt, text=cut(prompt.text))
 
 
 def lowered(prompt: TextPrompt | PairPrompt) -> TextPrompt | PairPrompt:
     """In small letters."""
     if isinstance(prompt, PairPrompt):
         return replace(prompt, text=prompt.text.lower(), second=prompt.second.lower())
-    return TextPrompt(prompt.text.lower(), prompt.add_special_tokens)
+    return replace(prompt, text=prompt.text.lower())

@@ -278,6 +278,8 @@ class Prompts:
         if pooling is not None and pooling.dual is not None and pooling.dual.without_punctuation:
             prompt = without_punctuation(prompt)
         longest = self._longest(message)
+        if keep is None and isinstance(prompt, TextPrompt) and prompt.most:
+            keep = longest
         if keep is not None:
             try:
                 return self._pooled.encode_cut(prompt, keep, message.keep_first)

@@ -18,6 +18,7 @@ from ..generation.choice import Choice
 from ..generation.job import Job
 from ..output.answer import Answer
 from .packed import Packed
+from .pairs import Pair, texts_of
 from .written import Matrix, written
 
 BITS = ("binary", "ubinary")  # types of vectors with one bit a number
@@ -179,13 +180,14 @@ def _best(made: Sequence[float], top: int) -> list[int]:
     return sorted(range(len(made)), key=lambda index: -made[index])[: top or len(made)]
 
 
-def pair_scores(job: Job, pairs: Sequence[tuple[str, str]], spec: PoolingSpec) -> list[float]:
-    """Of each pair: the head's, or the cosine of two vectors."""
+def pair_scores(job: Job, pairs: Sequence[Pair], spec: PoolingSpec, most: int = 0) -> list[float]:
+    """Of each pair: the head's, or the cosine of two vectors. `most`: as pair_prompts has been given it."""
     if spec.head:
         return [numbers(choice)[0] for choice in job.choices]
-    texts = dict.fromkeys(text for pair in pairs for text in pair)
+    cut = [texts_of(pair, most) for pair in pairs]
+    texts = dict.fromkeys(text for own in cut for text in own)
     vectors = dict(zip(texts, map(numbers, job.choices), strict=True))
-    return [cosine(vectors[first], vectors[second]) for first, second in pairs]
+    return [cosine(vectors[first], vectors[second]) for first, second in cut]
 
 
 def cosine(one: list[float], other: list[float]) -> float:

@@ -12,6 +12,7 @@ from ..errors import bad_request
 from .schemas import PairFields, RerankRequest
 
 Pair = tuple[str, str]
+CutText = tuple[str, int]  # and the tokens that are read of it; 0: all
 
 
 def pairs(first: Sequence[str], second: Sequence[str], names: Pair) -> list[Pair]:
@@ -80,13 +81,18 @@ def pair_prompts(
 ) -> tuple[list[Prompt], list[str]]:
     """Each pair as one, for a model that looks at both; or each text once, for one that makes vectors. And the field
     that is to blame for each (of a pair the second text's: the first one's stands beside it). `most`: tokens of a
-    pair's second text, if that is not 0.
+    second text, if that is not 0.
     """
     if spec.head:
         prompts = [PairPrompt(*pair, instruction, own[0], most) for pair, own in zip(pairs_, fields, strict=True)]
         return list(prompts), [own[1] for own in fields]
-    found: dict[str, str] = {}
+    found: dict[CutText, str] = {}
     for pair, own in zip(pairs_, fields, strict=True):
-        for text, field in zip(pair, own, strict=True):
+        for text, field in zip(texts_of(pair, most), own, strict=True):
             found.setdefault(text, field)
-    return [TextPrompt(text) for text in found], list(found.values())
+    return [TextPrompt(text, most=tokens) for text, tokens in found], list(found.values())
+
+
+def texts_of(pair: Pair, most: int) -> tuple[CutText, CutText]:
+    """Both, the second of which has so many tokens, if that is not 0."""
+    return (pair[0], 0), (pair[1], most)

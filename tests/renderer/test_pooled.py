@@ -57,6 +57,14 @@ def test_the_second_of_a_pair_is_cut_alone(model: ModelInfo) -> None:
     assert cut[-5:] == [*small[:4], ids[-1]]
 
 
+def test_a_document_is_cut_by_its_own_tokens(model: ModelInfo) -> None:
+    """Of a model without a head, which reads a text by itself."""
+    texts, whole = PooledTexts(load_tokenizer(model), model), encode(Path(model.folder), TEXT)[0]
+    assert texts.encode_cut(TextPrompt(TEXT, most=4), 99, True) == ([*whole[:5], whole[-1]], 0)
+    assert texts.encode_cut(lowered(TextPrompt(TEXT, most=99)), 99, True) == texts.encode(TextPrompt(TEXT.lower()))
+    assert texts.encode_cut(TextPrompt(TEXT, most=99), 8, True) == ([*whole[:7], whole[-1]], 0)
+
+
 def test_an_end_token_that_only_the_config_knows(model: ModelInfo, tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_text((Path(model.folder) / name).read_text())

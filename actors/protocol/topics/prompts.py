@@ -27,6 +27,7 @@ class TextPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="te
     text: str
     add_special_tokens: bool = True
     media: list[MediaSource] = []
+    most: int = 0  # its tokens where it is pooled, if that is not 0: of a longer one the first are taken
 
 
 class TokenPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tokens"):

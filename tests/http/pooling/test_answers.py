@@ -16,6 +16,7 @@ from actorserve.http.generation.job import Job
 from actorserve.http.openapi import pooling as said
 from actorserve.http.output.answer import Answer
 from actorserve.http.pooling import answers
+from actorserve.http.pooling.pairs import pair_prompts
 from actorserve.http.pooling.prepare import embedding, of_task
 from actorserve.http.pooling.schemas import EmbeddingRequest, PoolingRequest
 
@@ -113,6 +114,11 @@ async def test_scores_of_a_head_and_of_vectors() -> None:
     assert [one.score for one in checked(answers.scores(ANSWER, headed, made), said.ScoreList).data] == [0.25, 0.5]
     compared = answers.pair_scores(job([1, 0], [3, 4], [0, 0]), pairs, EMBEDS)  # of each text once
     assert compared == pytest.approx([0.6, 0])
+    itself = [("a", "a"), ("a", "b")]  # whose query is whole, and its document is not
+    prompts, _ = pair_prompts(itself, itself, EMBEDS, most=2)
+    assert prompts == [TextPrompt("a"), TextPrompt("a", most=2), TextPrompt("b", most=2)]
+    assert answers.pair_scores(job([1, 0], [3, 4], [0, 1]), itself, EMBEDS, 2) == pytest.approx([0.6, 0])
+    assert len(pair_prompts(itself, itself, EMBEDS)[0]) == 2
 
 
 @pytest.mark.parametrize(("top", "order"), [(0, [1, 2, 0]), (2, [1, 2])])

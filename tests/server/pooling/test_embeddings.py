@@ -167,6 +167,9 @@ def test_scores_and_rankings_by_cosine(client: httpx.Client, expected: np.ndarra
     assert client.post("/rerank", json=cut | {"max_tokens_per_doc": 5}).status_code == 200
     compared = {"text_1": "a", "text_2": ["b", LONG], "max_tokens_per_doc": 5}
     assert client.post("/score", json=compared).status_code == 200
+    refused(client, "/score", compared | {"text_1": LONG}, "text_1", too_long)  # it is no document
+    refused(client, "/rerank", cut | {"query": LONG, "max_tokens_per_doc": 200}, "query", too_long)
+    assert client.post("/rerank", json=cut | {"max_tokens_per_doc": 4096}).status_code == 200
     refused(client, "/score", compared | {"max_tokens_per_query": 5}, "max_tokens_per_query", "not supported")
     padded = {"input": "a", "padding": "max_length"}
     refused(client, "/v1/embeddings", padded, "padding", "not supported")
