@@ -191,7 +191,7 @@ class DerenderingApi:
         """`prompt`: its tokens, whether it leaves the answer inside the model's thinking, and their ids."""
         count, opened, ids = prompt
         for choice, one in zip(job.choices, given.choices, strict=True):
-            if not one.token_ids:
+            if not one.token_ids and one.finish_reason in (None, "stop"):  # others may have come before any
                 raise bad_request(f"token_ids of choice {one.index} must not be empty.", "token_ids")
             job.rendered(choice.index, count, opened)
             tokens = text_tokens(one, body, self._settings)

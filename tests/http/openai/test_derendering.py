@@ -10,7 +10,7 @@ import pytest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
 from actorserve.http.openai.derendering import AT_A_TIME, StreamState, replay
-from tests.http.serving import HI, serving
+from tests.http.serving import HI, Served, serving
 
 WORDS = {5: "<think>", 6: " Paris", 7: " is"}  # a text's first space is left out, as by SentencePiece
 
@@ -40,6 +40,23 @@ async def test_a_prompt_that_is_told_beside_the_first_chunk_alone(
             state, (choice,) = answer["stream_state"], answer["chunk"]["choices"]
             told.append(choice.get("delta", choice)[field])
         assert told == [" Paris", " is", " Paris"]
+
+
+@pytest.mark.parametrize(("reason", "told"), [("abort", "abort"), ("length", "length"), ("stop", None), (None, None)])
+@pytest.mark.parametrize(
+    ("path", "answers"), [("/v1/chat/completions", "generate_response"), ("/v1/completions", "generate_responses")]
+)
+async def test_an_answer_that_ended_before_its_first_token(
+    served: Served, path: str, answers: str, reason: str | None, told: str | None
+) -> None:
+    """A text that has come to its end has the token that says so."""
+    given = {"choices": [{"token_ids": [], "finish_reason": reason}]}
+    answer = await served.ask("POST", f"{path}/derender", {answers: [given] if answers.endswith("s") else given})
+    if told is None:
+        assert answer.status == 400 and "token_ids of choice 0 must not be empty" in answer.error["message"]
+    else:
+        (choice,) = answer.json["choices"]
+        assert choice["finish_reason"] == told and not choice.get("message", {"content": choice.get("text")})["content"]
 
 
 async def test_others_have_a_turn_while_parts_are_read_again() -> None:
