@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import msgspec
 
@@ -51,6 +51,16 @@ def adapter_for(name: str | None, modalities: Set[str], settings: Settings) -> i
         return own
     found = settings.adapters.find(next(iter(wanted)))
     return 0 if found is None else found.id
+
+
+def check_alike(adapters: Sequence[int]) -> None:
+    """400 if the conversations of one request would have several: all have what is asked for the first."""
+    other = next((index for index, own in enumerate(adapters) if own != adapters[0]), None)
+    if other is None:
+        return
+    field = f"messages[{other}]"
+    text = "would have another adapter than messages[0] (--default-mm-loras): name one as model, or send them apart"
+    raise bad_request(f"{field} {text}.", field)
 
 
 def check_name(name: str, served: list[str]) -> None:

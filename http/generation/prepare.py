@@ -29,7 +29,7 @@ from ..output.parsers.registry import (
     make_parser,
 )
 from ..settings import Settings
-from .adapters import adapter_for, adapter_of
+from .adapters import adapter_for, adapter_of, check_alike
 from .fields.decoding import decode
 from .fields.kv_transfer import hands_on, peer_of
 from .fields.plugins import plugin_names, plugin_request
@@ -193,6 +193,7 @@ def ask_chats(body: ChatRequest, settings: Settings, request_id: str, client: st
             path = f"messages[{index}]"
             text = error.message.replace("messages", path, 1)
             raise ApiError(error.status, text, path + error.param.removeprefix("messages"), error.code) from None
+    check_alike([one.rendering["adapter"] for one in asked])
     echo = [text for one in asked for text in one.wants.echo or ()] if body.echo else None
     wants = replace(asked[0].wants, echo=echo)
     return replace(asked[0], prompts=[prompt for one in asked for prompt in one.prompts], wants=wants)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from actorserve.actors.accounts.account import Account
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapters import GONE, adapter_for, adapter_of
+from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.prepare import ask_chats
 from actorserve.http.handlers.answering import Answering
 from actorserve.http.middleware.context import ACCOUNT
-from actorserve.http.settings import AdapterNames, ServedAdapter
+from actorserve.http.openai.schemas import ChatRequest
+from actorserve.http.settings import AdapterNames, MediaRules, ServedAdapter
 from tests.http.serving import SETTINGS
 
 
@@ -56,6 +60,23 @@ def test_the_adapter_of_pictures(name: str | None, given: set[str], found: int) 
     """Of who asks for the model itself."""
     settings = replace(SETTINGS, adapters=Loaded(), default_adapters=frozenset({"image", "audio"}))
     assert adapter_for(name, given, settings) == found
+
+
+def test_conversations_of_one_request_have_one_adapter() -> None:
+    seeing = MediaRules({"image": 1}, 1000, False)
+    settings = replace(SETTINGS, media=seeing, adapters=Loaded(), default_adapters=frozenset({"image"}))
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    seen, said = ([{"role": "user", "content": content}] for content in ([picture], "hi"))
+
+    def asked(*messages: Any, model: str = "tiny") -> int:
+        body = decode(ChatRequest, msgspec.json.encode({"model": model, "messages": messages}))
+        return cast(int, ask_chats(body, settings, "abc").rendering["adapter"])
+
+    assert (asked(seen, seen), asked(said, said), asked(seen, said, model="mine")) == (8, 0, 7)
+    for mixed in ((seen, said), (said, seen)):
+        with pytest.raises(ApiError, match=r"messages\[1\] would have another adapter .*--default-mm-loras") as refused:
+            asked(*mixed)
+        assert refused.value.status == 400 and refused.value.param == "messages[1]"
 
 
 async def test_what_a_key_may_not_ask_for_is_not_loaded() -> None:
