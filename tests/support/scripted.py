@@ -19,28 +19,35 @@ from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.layers import EMBEDDINGS, HEAD, Kind
 
 END = "<|end|>"
+ENDS = (0,)  # what comes last: END
 LAST = "{{ messages[-1].content }}"
 BYTES: dict[int, str] = bytes_to_unicode()
 
 
-def scripted(folder: Path, scripts: Mapping[str, str], special: Sequence[str] = (), template: str = LAST) -> Path:
+def scripted(
+    folder: Path, scripts: Mapping[str, str], special: Sequence[str] = (), template: str = LAST, drawn: str = ""
+) -> Path:
     """Write the checkpoint: the prompt `<name>` is answered with the text scripts[name].
 
     Texts are cut into short pieces of which no two are alike. `special` are special tokens; each comes once in all.
+    Each `drawn` in a text is followed by its number and a digit that is drawn, all of which are as likely.
     """
     words = [END, *(f"<{name}>" for name in scripts)]
-    after = {0: 0}
+    after: dict[int, Sequence[int]] = {0: ENDS}
     used = set(words) | set(special)
     for number, text in enumerate(scripts.values(), 1):
-        last = number
-        for piece in _pieces(text, used, special):
-            words.append(piece)
-            after[last] = last = len(words) - 1
-        after[last] = 0
+        last: Sequence[int] = (number,)
+        for piece in _pieces(text, used, [*special, *drawn]):
+            first = len(words)
+            words += [f"{drawn}{first}.{digit}" for digit in range(10)] if piece == drawn else [piece]
+            following = range(first, len(words))
+            after |= dict.fromkeys(last, following)
+            last = following
+        after |= dict.fromkeys(last, ENDS)
     names = [END, *(f"<{name}>" for name in scripts), *special]
     spelt = [word if word in names else "".join(BYTES[byte] for byte in word.encode()) for word in words]
     spelt += sorted(set(BYTES.values()) - set(spelt))
-    after |= dict.fromkeys(range(len(words), len(spelt)), 0)
+    after |= dict.fromkeys(range(len(words), len(spelt)), ENDS)
     _write_model(folder, after, len(spelt))
     _write_tokenizer(folder, spelt, names, template)
     return folder
@@ -63,13 +70,13 @@ def _pieces(text: str, used: set[str], special: Sequence[str]) -> list[str]:
     return pieces
 
 
-def _write_model(folder: Path, after: Mapping[int, int], count: int) -> None:
+def _write_model(folder: Path, after: Mapping[int, Sequence[int]], count: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     size = -(-count // 64) * 64
     heads, width = 2, 16
     head = torch.zeros(size, size)
     for token, following in after.items():
-        head[following, token] = 1
+        head[list(following), token] = 1
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

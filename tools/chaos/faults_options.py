@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import signal
+from collections.abc import Sequence
 
-from operating import NAMES as OPERATIONS
-
+from actorserve.actors.options.command_line import add_options
+from actorserve.actors.options.parser import Parser
 from actorserve.actors.protocol.kinds import HTTP2, KINDS, RELAY
+from tools.chaos.clients.mixed import MADE
+from tools.chaos.operating import NAMES as OPERATIONS
 
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "exception": signal.SIGUSR1}
 RELAYS = (RELAY, HTTP2)
+BY_POSTS = ("embedded", "pooled", "pictures", "films", "heard")  # whose requests are sent over HTTP/2, too
+OF_PACKAGED = ("embedded", "lora")  # made for the packaged model
 
 
 def make_parser(about: str) -> argparse.ArgumentParser:
@@ -48,3 +53,38 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--kill-supervisor", action="store_true", help="end with kill -9 of the supervisor under load")
     parser.add_argument("--seed", type=int, default=0)
     return parser
+
+
+def read_options(
+    parser: argparse.ArgumentParser, words: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, list[str]]:
+    """The tool's own, and those of the server."""
+    options, others = parser.parse_known_args(words)
+    if trouble := _trouble(options, others):
+        parser.error(trouble)
+    options.scripted = "scripted" in others
+    if options.faults is None:
+        options.faults = 0 if options.commands else 200
+    return options, others
+
+
+def _trouble(options: argparse.Namespace, others: Sequence[str]) -> str:
+    """Why these do not go together."""
+    given = [name for name in (*MADE, "realtime") if getattr(options, name)]
+    if options.realtime and options.sounds and (more := [name for name in given if name not in ("realtime", "sounds")]):
+        return f"--realtime with --sounds is for a model that listens alone: leave out --{more[0]}"
+    if options.http2 and (more := [name for name in given if name not in BY_POSTS]):
+        return f"--{more[0]} does not go over HTTP/2: leave out --http2"
+    if options.responses and (more := [name for name in OF_PACKAGED if getattr(options, name)]):
+        return f"--{more[0]} is for the packaged model, and --responses has one of its own: leave one of them out"
+    if "weights" in options.operations and (options.responses or _names_model(others)):
+        return "--operations weights is for the packaged model: leave out --responses, and name no other one"
+    if "adapters" in options.operations and not options.lora:
+        return "--operations adapters needs adapters: give --lora COUNT, too"
+    return ""
+
+
+def _names_model(words: Sequence[str]) -> bool:
+    parser = Parser(prog="the server")
+    add_options(parser)
+    return "model" in parser.parse_args(words)

@@ -9,10 +9,9 @@ import time
 import urllib.request
 from collections import Counter
 
-from clients.answers import Tally
-from faults_options import FAULTS
-
 from tests.support.server import Server
+from tools.chaos.clients.answers import Tally
+from tools.chaos.faults_options import FAULTS
 
 SETTLED_S = 20.0
 

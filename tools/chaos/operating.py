@@ -39,6 +39,8 @@ class Operator:
 
     def __init__(self, session: aiohttp.ClientSession, rng: random.Random, folder: Path, counts: Counter[str]) -> None:
         self._session, self._rng, self._folder, self._counts = session, rng, folder, counts
+        self.engines = 1  # that stay until another is told of
+        self.hit = asyncio.Lock()  # by who waits for the next life of one of theirs
 
     async def work(self, names: Sequence[str], done: asyncio.Event) -> None:
         """Until it is done."""
@@ -77,9 +79,17 @@ class Operator:
             await self._ask("/update_weights", {"path": str(folder), "mode": mode})
 
     async def scale(self) -> None:
-        for count in (ENGINES, 1):
-            await self._ask("/scale_elastic_ep", {"new_data_parallel_size": count})
-            await self._wait(1.0)
+        """A worker that is hit comes up before its engine is parked."""
+        await self._scale(ENGINES)
+        self.engines = ENGINES
+        await self._wait(1.0)
+        async with self.hit:
+            self.engines = 1
+        await self._scale(1)
+        await self._wait(1.0)
+
+    async def _scale(self, count: int) -> None:
+        await self._ask("/scale_elastic_ep", {"new_data_parallel_size": count})
 
     async def _wait(self, rate: float) -> None:
         await asyncio.sleep(self._rng.expovariate(rate))  # when it is done is what is at random

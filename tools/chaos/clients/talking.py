@@ -14,6 +14,7 @@ from tests.support.models.sounds.whispers import sound, wav
 
 Request = tuple[str, dict[str, Any]]  # path and body
 PATH = "/v1/realtime"
+LONGEST_S = 120.0  # between two events
 PART = 16_000  # bytes of a sound at a time
 SILENCE = bytes(2 * 16_000)  # a second
 QUESTIONS = (
@@ -106,12 +107,19 @@ async def _told(
     events: list[dict[str, Any]] = []
     gap, before = (0.0, ""), time.monotonic()
     while not events or events[-1]["type"] != last:
-        message = await socket.receive(timeout=120)
-        if message.type is not aiohttp.WSMsgType.TEXT:
-            raise ConnectionResetError(f"closed: {message.type.name} {message.data} {message.extra}")
-        events.append(json.loads(message.data))
+        data = await next_event(socket)
+        events.append(json.loads(data))
         if events[-1]["type"] == "error":
-            raise ConnectionError(message.data)
+            raise ConnectionError(data)
         now = time.monotonic()
         gap, before = max(gap, (now - before, tally.last_fault)), now
     return events, gap
+
+
+async def next_event(socket: aiohttp.ClientWebSocketResponse) -> str:
+    """Its text. A server that closes is no connection that was reset."""
+    message = await socket.receive(timeout=LONGEST_S)
+    if message.type is aiohttp.WSMsgType.TEXT:
+        return str(message.data)
+    closed = f"closed: {message.type.name} {message.data} {message.extra}"
+    raise ConnectionError(closed) if message.type is aiohttp.WSMsgType.CLOSE else ConnectionResetError(closed)

@@ -49,6 +49,7 @@ EXTRAS: list[dict[str, Any]] = [  # what some of the requests ask for besides
     {"temperature": 1.1, "seed": 7, "typical_p": 0.8},
     {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "bad_words": ["the"]},
     {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "repeat_last_n": 16},
+    {"dry_multiplier": 1.5, "dry_allowed_length": 1},
 ]
 
 
@@ -58,9 +59,11 @@ def requests(rng: random.Random, count: int) -> list[Request]:
     """
     made = []
     for number in range(count):
-        body: dict[str, Any] = {"max_tokens": rng.choice([8, 40, 150]), "stream": number % 4 > 0}
-        body |= {"temperature": 0} if number % 2 else {"temperature": 1.0, "seed": number}
-        extra = EXTRAS[number % len(EXTRAS)]
+        turn, at = divmod(number, len(EXTRAS))
+        way = turn + at  # each of EXTRAS comes in all ways, and each way with some that come first
+        body: dict[str, Any] = {"max_tokens": rng.choice([8, 40, 150]), "stream": way % 4 > 0}
+        body |= {"temperature": 0} if way % 2 else {"temperature": 1.0, "seed": number}
+        extra = EXTRAS[at]
         question = rng.choice(QUESTIONS)
         if rng.random() < 0.5:
             told = {"logprobs": True, "top_logprobs": 2} if "logprobs" in extra else extra
