@@ -175,6 +175,45 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             cpu_only=True,
         ),
     ] = None
+    dry_multiplier: Annotated[
+        float | None,
+        Parameter(
+            "DRY: taken from the logits of tokens that would go on with a repetition; 0: nothing",
+            Range(0, 100),
+            processes=True,
+            cpu_only=True,
+        ),
+    ] = None
+    dry_base: Annotated[
+        float | None,
+        Parameter(
+            "so many times that for each token that a repetition is longer than allowed",
+            Range(1, 100),
+            processes=True,
+            cpu_only=True,
+        ),
+    ] = None
+    dry_allowed_length: Annotated[
+        int | None,
+        Parameter("tokens that a repetition may have for nothing", Range(0), processes=True, cpu_only=True),
+    ] = None
+    dry_penalty_last_n: Annotated[
+        int | None,
+        Parameter(
+            "repetitions are looked for in so many last tokens of prompt and answer; -1: in all, 0: in none",
+            Range(-1),
+            processes=True,
+            cpu_only=True,
+        ),
+    ] = None
+    dry_sequence_breakers: Annotated[
+        list[str] | None,
+        Parameter(
+            'texts that no repetition goes over, at most 32 of 64 characters; if left out: line ends, `:`, `"` and `*`',
+            processes=True,
+            cpu_only=True,
+        ),
+    ] = None
     logit_bias: Annotated[
         dict[str, float] | None, Parameter("added to the logits of these token ids, each -100 to 100", processes=True)
     ] = None
@@ -255,6 +294,11 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     plugins: bytes = b""  # JSON of PluginRequest
     watermarking_config: WatermarkingConfig | None = None
     repeat_last_n: int = -1  # never 0, nor another one where there are no penalties
+    dry_multiplier: float = 0.0  # 0: all of these are as they are here
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: list[str] = []
 
     def is_plain(self) -> bool:
         """Its logits are not changed before a token is drawn."""
@@ -382,6 +426,7 @@ def default_of(name: str) -> Any:
 
 SAMPLING_FIELDS = SamplingFields.__struct_fields__
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+DRY = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n")
 CPU_ONLY = tuple(name for name, parameter in sampling_parameters().items() if parameter.cpu_only)
 PROCESSED = tuple(  # those of them that stand in Sampling
     name

@@ -231,7 +231,8 @@ def _rendering(body: GenerationFields, settings: Settings, adapter: int) -> dict
     constraint, field_ = constraint_of(
         body, settings.tool_parser, settings.reasoning_parser, settings.structured_defaults
     )
-    _check_texts(settings, {"stop": body.stop, "bad_words": body.bad_words, field_: constraint})
+    texts = {name: getattr(body, name) for name in ("stop", "bad_words", "dry_sequence_breakers")}
+    _check_texts(settings, {**texts, field_: constraint})
     limit, cap = max_tokens_of(body), settings.sampling_defaults.get("max_new_tokens")
     return {
         "cap": None if cap is None else max(1, int(cap)),

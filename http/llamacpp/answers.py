@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from actorserve.actors.protocol.messages import TokenLogprobs
-from actorserve.actors.protocol.request import default_of
+from actorserve.actors.protocol.request import DRY, default_of
 
 from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate
@@ -25,7 +25,7 @@ SLOT = (1 << 32) - 1  # the part of a ref that is the slot's number
 SETTINGS = {  # by their names there: ours
     **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
     "repeat_penalty": "repetition_penalty",
-    **{name: name for name in ("presence_penalty", "frequency_penalty", "repeat_last_n")},
+    **{name: name for name in ("presence_penalty", "frequency_penalty", "repeat_last_n", *DRY)},
 }
 DRAWN_ANEW = (1 << 32) - 1  # a seed
 

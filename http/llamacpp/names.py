@@ -13,7 +13,8 @@ SAMPLERS: dict[str, tuple[str, ...]] = {  # by their names there: the fields tha
     **{name: (name,) for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
     "typ_p": ("typical_p",),
     "penalties": PENALTIES,
-    **dict.fromkeys(("dry", "xtc", "tfs_z", "adaptive_p", INFILL), ()),  # refused elsewhere, where they are asked for
+    "dry": ("dry_multiplier",),
+    **dict.fromkeys(("xtc", "tfs_z", "adaptive_p", INFILL), ()),  # refused elsewhere, where they are asked for
 }
 OTHER_NAMES = {name.replace("_", ""): name for name in SAMPLERS}
 OTHER_NAMES |= {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
@@ -23,7 +24,7 @@ LETTERS = {  # where all of them are one text
 }
 OFF: dict[str, Any] = {
     **{"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "top_n_sigma": -1, "typical_p": 1},
-    **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
+    **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "dry_multiplier": 0},
 }
 
 

@@ -16,7 +16,6 @@ HINTS: dict[str, tuple[object, ...]] = {  # likewise, but where a text is filled
 }
 NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they have one of these values
     "adaptive_target": (-1, -0.01),  # the second is SillyTavern's
-    "dry_multiplier": (0,),
     "dynatemp_range": (0,),
     "lora": ([],),
     "min_keep": (0, 1),
@@ -55,6 +54,11 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     repeat_last_n: int | None = None  # tokens that penalties look back on; -1: all, 0: no penalties
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
     ignore_eos: bool | None = None
     logit_bias: Biases | None = None  # false: never
     n_probs: int | None = None
@@ -71,7 +75,6 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
     adaptive_target: Any = None  # these are in NOTHING
-    dry_multiplier: Any = None
     dynatemp_range: Any = None
     lora: Any = None
     min_keep: Any = None

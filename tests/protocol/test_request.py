@@ -60,7 +60,8 @@ def test_somebody_heeds_it(name: str) -> None:
 def test_who_asks_for_another_treatment_is_not_plain(name: str) -> None:
     if name not in Sampling.__struct_fields__:
         return  # made by the renderer: Rendition.is_plain
-    other: Any = {"logit_bias": [(3, 1.0)], "allowed_token_ids": [3]}.get(name, 2)
+    others: dict[str, Any] = {"logit_bias": [(3, 1.0)], "allowed_token_ids": [3], "dry_allowed_length": 3}
+    other = others.get(name, 2)
     assert Sampling(1).is_plain() and not Sampling(1, **{name: other}).is_plain()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +21,7 @@ from ..cpu.memory.kv_memory import make_memory, plan_memory
 from ..cpu.memory.window_tables import TabledKV
 from ..start.beside import computing_on
 from ..start.kernels import use_kernels
-from ..start.shared import request_readers, threads_of, warn_unused_memory
+from ..start.shared import request_readers, threads_of, token_bytes, warn_unused_memory
 from ..torch_import import import_rest
 
 TRIED = 3  # tokens of the decoder
@@ -67,6 +68,7 @@ def _start(context: Context, device: torch.device) -> WorkerActor:
         *(config.max_num_seqs, *request_readers(context, model.vocab_size)),
         sounds=_sounds(context) if info.encoder.speech is not None else None,
     )
+    runner.logits_processors.token_bytes = partial(token_bytes, context)
     if runner.sounds is not None:
         runner.listening = Listening(model, info.encoder, context.table, config.block_size, runner.sounds)
     return WorkerActor(context, runner, blocks, None, plan.tokens(config, info.max_model_len, blocks))

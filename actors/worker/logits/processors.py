@@ -24,6 +24,7 @@ from ...model.encoder_decoder.spec import SpeechSpec
 from ...protocol.request import PENALTIES, Rendition, Sampling, ThinkBudget
 from ...protocol.step import PLUGIN_FAILED
 from ..plugins.rows import Plugins, PluginTrouble, RowPlugins
+from .dry import Dry
 from .speech_rules import SpeechRules
 from .watermark import Watermark
 
@@ -82,6 +83,7 @@ class RowProcessor:
     speech: SpeechRules | None = None
     plugins: RowPlugins | None = None
     watermark: Watermark | None = None
+    dry: Dry | None = None
 
     def mask(self, logits: Tensor) -> None:
         """Change the row's logits [words] in place: -inf for words that must not be drawn."""
@@ -112,6 +114,8 @@ class RowProcessor:
 
     def add(self, token: int) -> None:
         self.answer.append(token)
+        if self.dry is not None:
+            self.dry.add(token)
         if self.thinking is not None:
             self.thinking.add(self.answer)
 
@@ -130,6 +134,8 @@ class LogitsProcessors:
         self._size = rows, words
         self.speech: SpeechSpec | None = None  # of a model that listens
         self.plugins: Plugins | None = None  # of --logits-processors
+        self.token_bytes: Callable[[], Callable[[int], bytes]] | None = None  # called when the first needs them
+        self._bytes_of: Callable[[int], bytes] | None = None
         self._make_matchers = make_matchers
         self._matchers: Matchers | None = None
         self._processors: dict[int, RowProcessor] = {}
@@ -169,6 +175,8 @@ class LogitsProcessors:
             processor.plugins = self.plugins.of_row(sampling, prompt.tolist(), processor.answer)
         if sampling.watermarking_config is not None:
             processor.watermark = Watermark(sampling.watermarking_config, sampling, prompt.tolist(), self._size[1])
+        if sampling.dry_multiplier:
+            processor.dry = self._make_dry(sampling, [*prompt.tolist(), *answer])
         if rendition.grammar:
             self._place_grammar(row, rendition.grammar, answer)
         self._place_penalties(row, processor, prompt)
@@ -180,6 +188,13 @@ class LogitsProcessors:
                 raise RuntimeError("this worker was made without grammars")
             self._matchers = self._make_matchers()
         self._matchers.place(row, unpack(grammar), answer)
+
+    def _make_dry(self, sampling: Sampling, tokens: list[int]) -> Dry:
+        if self._bytes_of is None:
+            if self.token_bytes is None:
+                raise RuntimeError("this worker was made without the texts of tokens")
+            self._bytes_of = self.token_bytes()
+        return Dry(sampling, tokens, self._bytes_of)
 
     def _place_penalties(self, row: int, processor: RowProcessor, prompt: Ints) -> None:
         sampling = processor.sampling
@@ -222,6 +237,8 @@ class LogitsProcessors:
             penalize(part, self._prompted[own], self._counts[own], penalties)
             logits[at] = part
         for index, processor in found:
+            if processor.dry is not None:
+                processor.dry.apply(logits[index])
             if processor.bias is not None:
                 logits[index].index_add_(0, *processor.bias)
         failed = self._apply_plugins(logits, rows, found)

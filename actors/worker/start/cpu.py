@@ -31,7 +31,7 @@ from ..torch_import import import_rest
 from .cpu_memory import GivenMemory, give_memory, make_tier
 from .expert_balance import balance_experts
 from .kernels import promises_bits, use_kernels
-from .shared import engines_beside, join_group, meeting_of, request_readers, threads_of
+from .shared import engines_beside, join_group, meeting_of, request_readers, threads_of, token_bytes
 
 if TYPE_CHECKING:
     from ..vision.rows import VisionRows
@@ -127,6 +127,7 @@ def _make_runner(
     runner = CpuRunner(*own) if stage is None else make_stage_runner(stage, *own)
     if (embeds := context.prompt_embeds()) is not None and context.model.hidden and (stage is None or not stage.index):
         runner.embeds = RowEmbeds(embeds, rows)
+    runner.logits_processors.token_bytes = partial(token_bytes, context)
     if config.changes_logits:
         runner.logits_processors.plugins = Plugins(config, context.model)
     return runner

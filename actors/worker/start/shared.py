@@ -13,6 +13,7 @@ from ...grammar.matchers import Matchers
 from ...grammar.vocabulary import make_lltokenizer
 from ...model.memory.kv_memory import KVMemory
 from ...model.memory.machine import unused_memory, usable_cores
+from ...model.tokenizers.token_bytes import bytes_of_tokens
 from ...model.tokenizers.tokenizer import load_tokenizer
 from ...protocol.request import Rendition
 from ...runtime.in_flight import log_debug
@@ -65,6 +66,11 @@ def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:
     words = unused_memory(context.config, context.model.max_model_len, blocks, plan)
     if words and speaks_for_all(context):
         context.log.warning("%s", words)
+
+
+def token_bytes(context: Context) -> Callable[[int], bytes]:
+    """The bytes of one token. Reads the tokenizer."""
+    return bytes_of_tokens(load_tokenizer(context.model))
 
 
 def request_readers(

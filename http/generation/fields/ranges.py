@@ -28,6 +28,7 @@ MAX_IDS = {"stop_token_ids": 1024, "allowed_token_ids": 4096, "logprob_token_ids
 MAX_BIASES = 1024
 TOKEN = re.compile(r"[0-9]{1,10}")  # as a key of logit_bias
 MAX_BAD_WORDS, MAX_BAD_WORD = 256, 256
+MAX_BREAKERS, MAX_BREAKER = 32, 64
 MAX_SALT = 256
 LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")  # how many of the likeliest tokens are told; -1: all
 MOST_SHOWN = 16  # values that an error names
@@ -142,6 +143,10 @@ def _check_words(request: GenerationFields, vocab_size: int) -> None:
     words = request.bad_words or []
     if len(words) > MAX_BAD_WORDS or any(not 0 < len(word) <= MAX_BAD_WORD for word in words):
         raise bad_request(f"bad_words takes at most {MAX_BAD_WORDS} words of {MAX_BAD_WORD} characters.", "bad_words")
+    breakers = request.dry_sequence_breakers or []
+    if len(breakers) > MAX_BREAKERS or any(not 0 < len(text) <= MAX_BREAKER for text in breakers):
+        name = "dry_sequence_breakers"
+        raise bad_request(f"{name} takes at most {MAX_BREAKERS} texts of 1 to {MAX_BREAKER} characters.", name)
     check_salt(request.cache_salt)
 
 

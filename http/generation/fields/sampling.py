@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.protocol.request import (
+    DRY,
     PENALTIES,
     SAMPLING_FIELDS,
     UINT64,
@@ -35,6 +36,7 @@ __all__ = ["check_device", "check_fields", "max_tokens_of", "parameters", "with_
 
 LATER_BYTES = 64  # what the engine may add: a key's priority, and which weights are loaded
 MAX_PARAMS_BYTES = (32 << 10) - LATER_BYTES  # what a slot of the request table has room for, without those
+DRY_BREAKERS = ["\n", ":", '"', "*"]  # as in llama.cpp
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 NO_SEED = (None, -1)  # -1 as in vLLM: none is given
 NUMBERS = tuple(name for name in SAMPLING_FIELDS if type(default_of(name)) in (int, float))
@@ -128,6 +130,7 @@ def _sampling(
     request: GenerationFields, defaults: dict[str, float], seed: int, first: bool, plugins: bytes
 ) -> Sampling:
     """`first`: of its prompt's choices; the prompt's logprobs are computed for this one alone."""
+    numbers, breakers = _numbers(request, defaults), request.dry_sequence_breakers
     return Sampling(
         seed,
         logit_bias=[(int(token), bias) for token, bias in (request.logit_bias or {}).items()],
@@ -137,17 +140,20 @@ def _sampling(
         logprob_token_ids=request.logprob_token_ids or [],
         plugins=plugins,
         watermarking_config=request.watermarking_config,
-        **_numbers(request, defaults),
+        dry_sequence_breakers=(DRY_BREAKERS if breakers is None else breakers) if numbers["dry_multiplier"] else [],
+        **numbers,
     )
 
 
 def _numbers(request: GenerationFields, defaults: dict[str, float]) -> dict[str, Any]:
-    """Penalties that look back on nothing are none, and without any there is nothing that looks back."""
+    """Penalties that look back on nothing are none, and without any there is nothing that looks back; likewise DRY."""
     found = {name: _number(name, request, defaults) for name in NUMBERS}
     if found["repeat_last_n"] == 0:
         found |= {name: default_of(name) for name in PENALTIES}
     if all(found[name] == default_of(name) for name in PENALTIES):
         found["repeat_last_n"] = default_of("repeat_last_n")
+    if not found["dry_multiplier"] or not found["dry_penalty_last_n"]:
+        found |= {name: default_of(name) for name in DRY}
     return found
 
 

@@ -154,6 +154,16 @@ BAD_FIELDS: list[tuple[str, Any, str, str]] = [  # field, value, words, param wh
     ("min_tokens", -1, "at least 0", ""),
     ("min_tokens", BIG, "less than 2**31", ""),
     ("skip_special_tokens", 0, "got `int`", ""),
+    ("dry_multiplier", -0.1, "between 0 and 100", ""),
+    ("dry_multiplier", 1e39, "between 0 and 100", ""),
+    ("dry_base", 0.5, "between 1 and 100", ""),
+    ("dry_allowed_length", -1, "at least 0", ""),
+    ("dry_penalty_last_n", -2, "at least -1", ""),
+    *(
+        ("dry_sequence_breakers", texts, "at most 32 texts of 1 to 64 characters", "")
+        for texts in ([""], ["a"] * 33, ["a" * 65])
+    ),
+    ("dry_sequence_breakers", [5], "got `int`", "dry_sequence_breakers[0]"),
     ("truncate_prompt_tokens", 0, "-1 or at least 1", ""),
     ("truncate_prompt_tokens", -2, "at least -1", ""),
     ("truncate_prompt_tokens", BIG, "less than 2**31", ""),

@@ -66,6 +66,23 @@ def test_a_penalty_looks_back_as_far_as_it_is_told(make: Any) -> None:
     assert refusal(make, repeat_penalty=1.5, repeat_last_n=-2).param == "repeat_last_n"
 
 
+@pytest.mark.parametrize("make", [for_chat, for_completion])
+def test_dry_is_asked_for_by_its_multiplier(make: Any) -> None:
+    """With llama.cpp's breakers, unless it names its own; what else says how is nothing by itself."""
+    dry: dict[str, Any] = {"dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": 64}
+    found = make(dry_multiplier=0.8, **dry)[1][0].sampling
+    assert (found.dry_multiplier, found.dry_base, found.dry_allowed_length, found.dry_penalty_last_n) == (0.8, 2, 3, 64)
+    assert found.dry_sequence_breakers == ["\n", ":", '"', "*"]
+    for own in ([], ["ab"]):
+        assert make(dry_multiplier=1, dry_sequence_breakers=own)[1][0].sampling.dry_sequence_breakers == own
+    off: tuple[dict[str, Any], ...] = (
+        *({}, {"dry_multiplier": 0}, {"dry_multiplier": 1, "samplers": ["penalties"]}),
+        {"dry_multiplier": 1, "dry_penalty_last_n": 0},
+    )
+    for fields in off:
+        assert make(**{**dry, "dry_sequence_breakers": ["ab"], **fields})[1][0].sampling.is_plain()
+
+
 @pytest.mark.parametrize("field", NOTHING | HINTS | {"n_probs": (0,), "n_cmpl": (1,)})
 def test_what_would_change_an_answer_is_refused(field: str) -> None:
     for kind in BOTH:

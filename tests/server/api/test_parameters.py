@@ -44,24 +44,6 @@ def test_penalties(client: httpx.Client, reference: Reference, penalties: tuple[
     assert plain == reference.greedy(ids, 1, 0, 0) != choice["token_ids"]
 
 
-def test_penalties_that_look_back_on_a_part(client: httpx.Client, reference: Reference) -> None:
-    """By the names of all who have them: on so many tokens, of which some are the prompt's."""
-    ids, last = reference.ids(REPEATING), 8
-    wanted = reference.greedy(ids, 1.8, 0.5, 0.4, last)
-    assert wanted != reference.greedy(ids, 1.8, 0.5, 0.4)
-    penalties = {"frequency_penalty": 0.5, "presence_penalty": 0.4, "repeat_last_n": last}
-    for name in ("repetition_penalty", "repeat_penalty"):
-        (choice,) = ask(client, prompt=REPEATING, return_token_ids=True, **penalties, **{name: 1.8})["choices"]
-        assert choice["token_ids"] == wanted
-    own = {**penalties, "repeat_penalty": 1.8, "temperature": 0}
-    body = {"prompt": REPEATING, "n_predict": COUNT, "ignore_eos": True, "return_tokens": True, **own}
-    answer = client.post("/completion", json=body).json()
-    assert answer["tokens"] == wanted and answer["generation_settings"]["repeat_last_n"] == last
-    asked = {"prompt": REPEATING, "raw": True, "stream": False, "options": {"num_predict": COUNT, **own}}
-    said = client.post("/api/generate", json=asked).json()["response"]
-    assert said and choice["text"].startswith(said)  # an end token ends this one
-
-
 def test_bias_and_masks(client: httpx.Client, reference: Reference) -> None:
     plain = ask(client, prompt=PROMPT, return_token_ids=True)["choices"][0]["token_ids"]
     biased = ask(client, prompt=PROMPT, return_token_ids=True, logit_bias={str(plain[0]): -100})["choices"][0]

@@ -30,12 +30,14 @@ WAIT_S = 60.0
 
 
 def body(number: int) -> dict[str, Any]:
-    """Half of them greedy, half drawn with a seed; of the greedy ones some with penalties that look back on a part."""
+    """Half of them greedy, half drawn with a seed; some of the greedy ones are kept from repeating themselves."""
     how: dict[str, Any] = {"temperature": 0} if number % 2 else {"temperature": 1.0, "seed": number}
     if number % 4 == 2:
         how |= {"temperature": 1.6, "top_n_sigma": 1.1, "typical_p": 0.9}
     if number % 6 == 5:
         how |= {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "repeat_last_n": 16}
+    if number % 6 == 3:
+        how |= {"dry_multiplier": 1.5, "dry_allowed_length": 1}
     prompt = f"Once upon a time there were {number} foxes. " * (1 + number % 5)
     return {"prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "stream": True, **how}
 

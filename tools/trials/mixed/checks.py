@@ -18,6 +18,7 @@ DRAWN = {"top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "k", "p"}
 STEERS = {  # with these the token that is drawn is not the model's likeliest at temperature 0
     *("logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "ignore_eos"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty", "watermarking_config", "repeat_penalty"),
+    "dry_multiplier",
 }
 LITTLE = 1e-4
 OF_GROUP, FELLOW_GONE = "[rank", "gloo/transport"  # in what a worker of a group says, of a sum that one did not come to
