@@ -23,6 +23,8 @@ MOVABLE = frozenset(
         "/responses",
         "/inference/v1/generate",
         "/invocations",
+        "/v1/chat",
+        "/cohere/v1/chat",
         "/v2/chat",
         "/cohere/v2/chat",
         "/completion",
