@@ -6,8 +6,13 @@ import codecs
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from actorserve.actors.protocol.messages import TokenLogprobs
 
+from .turns import Turns
+
+ENTRIES = 2048  # of a prompt's logprobs that are written in one turn: some milliseconds
 LOWEST = -9999.0  # JSON has no infinity: what may not be drawn at all
 
 
@@ -88,18 +93,22 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return {name: first[name] + second[name] for name in first}
 
 
-def prompt_logprobs(tokens: dict[int, TokenLogprobs], length: int) -> list[dict[str, Any] | None]:
-    """One entry a token of the prompt, null for the first: its own and the most likely tokens by their ids."""
+async def prompt_logprobs(tokens: dict[int, TokenLogprobs], length: int, turns: Turns) -> msgspec.Raw:
+    """One entry a token of the prompt, null for the first: its own and the most likely tokens by their ids. As JSON: of
+    a long prompt they are millions, and others have their `turns` of ENTRIES meanwhile.
+    """
+    text = bytearray(b"[null")
+    for position in range(1, length):
+        one = tokens.get(position)  # none: its request was cut short
+        text += b"," + msgspec.json.encode(None if one is None else _of_prompt(one))
+        await turns.done(1 if one is None else 1 + len(one.best))
+    text += b"]"
+    return msgspec.Raw(text)
 
+
+def _of_prompt(one: TokenLogprobs) -> dict[str, dict[str, Any]]:
     def entry(logprob: float, rank: int, text: bytes) -> dict[str, Any]:
         return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": text.decode(errors="replace")}
 
-    entries: list[dict[str, Any] | None] = [None]
-    for position in range(1, length):
-        one = tokens.get(position)
-        if one is None:  # its request was cut short
-            entries.append(None)
-            continue
-        others = {str(token): entry(value, rank, text) for rank, (text, token, value) in enumerate(one.best, 1)}
-        entries.append({str(one.id): entry(one.logprob, one.rank, one.text), **others})
-    return entries
+    others = {str(token): entry(value, rank, text) for rank, (text, token, value) in enumerate(one.best, 1)}
+    return {str(one.id): entry(one.logprob, one.rank, one.text), **others}

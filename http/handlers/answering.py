@@ -25,8 +25,10 @@ from ..generation.fields.sampling import NO_SEED
 from ..generation.idempotency import StreamProgress, begun_in_turns, check_same, key_of, last_event
 from ..generation.idempotency_keys import Key
 from ..generation.job import Engine, Job
+from ..generation.logprobs import ENTRIES, prompt_logprobs
 from ..generation.prepare import PreparedRequest
 from ..generation.trail import TRAIL, Origin, sampling_seed
+from ..generation.turns import Turns
 from ..middleware.context import (
     ACCOUNT,
     ANSWER_SEED,
@@ -147,10 +149,14 @@ class Answering:
         return kept is not None and key is not None and kept.digest == key.digest and self.engine.has(kept.refs)
 
     async def _tell_prompts(self, job: Job, answer: Answer) -> None:
-        """The prompts' texts, where they are wanted: they stand before all else."""
+        """The prompts' texts and logprobs, where they are wanted: they stand before all else."""
+        first, turns = job.choices[:: len(job.params)], Turns(ENTRIES)
         if answer.wants.prompt_text:
-            prompts = [choice.prompt_ids for choice in job.choices[:: len(job.params)]]
+            prompts = [one.prompt_ids for one in first]
             answer.prompt_texts = [await self.engine.detokenize(ids) if ids else "" for ids in prompts]
+        if answer.wants.prompt_logprobs:
+            made = [await prompt_logprobs(one.prompt_logprobs, one.prompt_tokens, turns) for one in first]
+            answer.prompt_logprobs = made
 
     def _new_answer(self, request: web.Request, body: GenerationFields, model: str, wants: AnswerOptions) -> Answer:
         """Its id is made of what the client calls the request, if it does."""

@@ -66,7 +66,7 @@ class DerenderingApi:
         asked = None if given is None else ask_chat(given, self._settings, request[REQUEST_ID], request[CLIENT])
         engine = body.generate_response or body.generate_chunk
         wants = self._wants(given, has_logprobs(engine), asked)
-        opened = await self._opened(body, body.prompt_token_ids or (engine and engine.prompt_token_ids))
+        opened = await self._opened(body, body.prompt_token_ids or (engine.prompt_token_ids if engine else None))
         if body.generate_chunk is not None:
             return await self._chat_chunk(body, body.generate_chunk, (model, wants, asked), opened)
         assert body.generate_response is not None

@@ -8,7 +8,7 @@ from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
-from ..generation.logprobs import chat_logprobs, prompt_logprobs
+from ..generation.logprobs import chat_logprobs
 from ..generation.times import PromptProgress
 from ..output.answer import EVENTS, Answer, Events, encode, usage
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
@@ -47,7 +47,7 @@ class ChatAnswer:
     def _prompt(self, prompt: int) -> dict[str, Any]:
         """What is told of a conversation's prompt; its first choice has it."""
         wants, first = self._answer.wants, self._job.choices[prompt * len(self._job.params)]
-        told = prompt_logprobs(first.prompt_logprobs, first.prompt_tokens) if wants.prompt_logprobs else None
+        told = self._answer.prompt_logprobs_of(prompt)
         ids = first.prompt_ids if wants.ids else None
         return {"prompt_logprobs": told, "prompt_token_ids": ids, **self._answer.prompt_text(prompt)}
 

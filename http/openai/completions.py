@@ -10,7 +10,7 @@ from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
-from ..generation.logprobs import LogprobLists, joined, prompt_logprobs
+from ..generation.logprobs import LogprobLists, joined
 from ..generation.times import PromptProgress
 from ..output.answer import EVENTS, Answer, Events, encode, usage
 from ..output.events import Content, Piece
@@ -56,14 +56,14 @@ class CompletionAnswer:
     def _whole_choice(self, choice: Choice, index: int) -> dict[str, Any]:
         wants = self._answer.wants
         news = self._take(choice)
-        prompt = prompt_logprobs(self._prompt_logprobs(choice), choice.prompt_tokens) if wants.prompt_logprobs else None
+        prompt = choice.index // len(self._job.params)
         return {
             **{"index": index, "text": self._echo(choice) + _text(news.pieces), "token_ids": None},
             **self._beside(choice, news, True),
             **self._ends(choice),
-            "prompt_logprobs": prompt,
+            "prompt_logprobs": self._answer.prompt_logprobs_of(prompt),
             "prompt_token_ids": choice.prompt_ids if wants.ids else None,
-            **self._answer.prompt_text(choice.index // len(self._job.params)),
+            **self._answer.prompt_text(prompt),
         }
 
     def _prompt_logprobs(self, choice: Choice) -> dict[int, TokenLogprobs]:

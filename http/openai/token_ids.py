@@ -14,7 +14,7 @@ from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.fields.unsupported import INSIDE
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
-from ..generation.logprobs import chat_logprobs, prompt_logprobs
+from ..generation.logprobs import chat_logprobs
 from ..output.answer import EVENTS, Answer, Events, encode, usage
 from .schemas import GenerateRequest, GenerationFields, TokensRequest
 
@@ -64,7 +64,7 @@ class TokensFormat:
             **self._answer.metrics(job),
         }
         if self._answer.wants.prompt_logprobs:
-            body["prompt_logprobs"] = prompt_logprobs(job.choices[0].prompt_logprobs, job.choices[0].prompt_tokens)
+            body["prompt_logprobs"] = self._answer.prompt_logprobs_of(0)
         return body
 
     def _choice(self, choice: Choice, news: ChoiceUpdate) -> dict[str, Any]:

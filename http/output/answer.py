@@ -66,6 +66,7 @@ class Answer:
     fingerprint: str = ""  # of what made it
     times: Callable[[], JobTimes] = JobTimes
     prompt_texts: list[str] = field(default_factory=list)  # of each prompt, where they are wanted
+    prompt_logprobs: list[msgspec.Raw] = field(default_factory=list)  # the same, as JSON
     told_fingerprint: str | None = None  # to the client; None: that of what made it
 
     @property
@@ -87,6 +88,10 @@ class Answer:
     def prompt_text(self, prompt: int) -> dict[str, Any]:
         """That of a prompt, where it is wanted."""
         return {"prompt_text": self.prompt_texts[prompt]} if self.prompt_texts else {}
+
+    def prompt_logprobs_of(self, prompt: int) -> msgspec.Raw | None:
+        """Those of a prompt, where they are wanted."""
+        return self.prompt_logprobs[prompt] if self.prompt_logprobs else None
 
     def metrics(self, job: Job) -> dict[str, Any]:
         """When what happened to it, and how it is gone on with, where that is wanted."""

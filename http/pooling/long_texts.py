@@ -15,9 +15,9 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPr
 from ..errors import bad_request
 from ..generation.choice import Choice
 from ..generation.job import Engine
+from ..generation.turns import Turns
 from .answers import matrix
 from .schemas import MAX_INPUTS
-from .turns import Turns
 
 PIECE = 1 << 14  # numbers that are added in one turn
 AROUND = 8  # tokens that a tokenizer puts around a text, and more

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from .turns import Turns
+from ..generation.turns import Turns
 
 Matrix = tuple[int, int, bytes]  # rows, columns, and float32 of all rows
 WORD_BYTES = array("f").itemsize

@@ -58,7 +58,8 @@ class SglangApi:
             asked = ask_completion(given, self._settings, name_request(request, given.request_id), request[CLIENT])
         except ApiError as error:
             raise renamed(error, body) from None
-        asked = replace(asked, prompts=self._with_media(body, asked.prompts))
+        wants = replace(asked.wants, prompt_logprobs=False)  # its answers write them in their own form
+        asked = replace(asked, prompts=self._with_media(body, asked.prompts), wants=wants)
         if sampling_of(body).max_new_tokens is None:  # more than the model's length is no error then
             asked.rendering.update(max_tokens=None, cap=given.max_tokens)
 
