@@ -55,6 +55,15 @@ def streamed(client: httpx.Client, path: str, body: dict[str, Any], chunks: Iter
     return made
 
 
+def near(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The logprobs of another run, whose last bits depend on what it was computed with."""
+    return [
+        {name: near(value) if name == "top_logprobs" else value for name, value in one.items()}
+        | {"logprob": pytest.approx(one["logprob"], abs=1e-4)}
+        for one in content
+    ]
+
+
 def sizes(count: int) -> list[list[int]]:
     return [[count], [1] * count, [2, 0, 1, *[1] * (count - 3)]]
 
@@ -71,7 +80,7 @@ def test_a_chat_chunk_by_chunk_is_as_at_once(client: httpx.Client) -> None:
         assert "".join(one["delta"].get("content", "") for one in made) == expected["message"]["content"]
         assert [token for one in made for token in one["token_ids"]] == expected["token_ids"]
         told = [token for one in made for token in one["logprobs"]["content"]]
-        assert told == expected["logprobs"]["content"]
+        assert told == near(expected["logprobs"]["content"])
         ends = [one["finish_reason"] for one in made]
         assert ends[-1] == expected["finish_reason"] and not any(ends[:-1])
 
@@ -86,8 +95,10 @@ def test_texts_chunk_by_chunk_are_as_at_once(client: httpx.Client) -> None:
         made = streamed(client, TEXT, body, chunks_of(generated, cut))
         assert "".join(one["text"] for one in made) == expected["text"]
         assert made[-1]["finish_reason"] == "length"
-        for name in ("tokens", "token_logprobs", "text_offset"):
-            assert [value for one in made for value in one["logprobs"][name]] == expected["logprobs"][name]
+        told = {name: [value for one in made for value in one["logprobs"][name]] for name in expected["logprobs"]}
+        assert told["tokens"] == expected["logprobs"]["tokens"]
+        assert told["text_offset"] == expected["logprobs"]["text_offset"]
+        assert told["token_logprobs"] == pytest.approx(expected["logprobs"]["token_logprobs"], abs=1e-4)
     whole = {
         "generate_responses": [generated],
         "completion_request": asked,
