@@ -204,12 +204,16 @@ class SchedulerActor(Actor):
         return done
 
     def _turn_administration(self) -> int:
-        drains = self.scheduler.drains
+        scheduler = self.scheduler
+        drains, slept = scheduler.drains, scheduler.sleep.state.is_on
         paused = self.requests.turn()
         fell_asleep, done = self.administration.turn(self.worker.incarnation > 0)
         if fell_asleep:
             self.worker.sleep()
-        if drains and not self.scheduler.drains and self.handover is not None:
+        woken = slept and not scheduler.sleep.state.is_on
+        if woken:
+            self.gauges.write()  # by which the model's other engines wake, too
+        if (woken or (drains and not scheduler.drains)) and self.handover is not None:
             self.handover.wake_others()
         return paused + done
 

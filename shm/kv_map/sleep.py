@@ -35,7 +35,7 @@ class SleepState(NamedTuple):
     draining: bool = False  # it falls asleep once what has begun has ended
     refuses: bool = False  # requests that come are refused
     wait_s: int = 0  # for so long they wait
-    idle: bool = False  # it fell asleep by itself, and wakes for the first of them
+    idle: bool = False  # it fell asleep by itself, and wakes for the first of them; so until its workers are there
 
     @property
     def is_parked(self) -> bool:
@@ -46,6 +46,11 @@ class SleepState(NamedTuple):
     def is_on(self) -> bool:
         """Does it sleep, or is it to?"""
         return self.level > 0
+
+    @property
+    def wakes(self) -> bool:
+        """Does it wake by itself, and has no worker yet?"""
+        return self.idle and not self.is_on
 
     def packed(self) -> int:
         """As a word."""

@@ -21,6 +21,7 @@ from actorserve.actors.telemetry.gauges import FrontendGauge, SchedulerGauge
 from actorserve.actors.telemetry.startup import StartPhase
 from actorserve.shm.board.board import HEARTBEAT, PID, ActorState, BoardWriter
 from actorserve.shm.board.startup import PhaseWriter
+from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
 
 OLD_NS = int((metrics.STALE_S + 1) * 1e9)
 
@@ -97,6 +98,17 @@ def test_a_process_that_is_gone(scene: Scene) -> None:
 def test_no_kv_memory(scene: Scene) -> None:
     scene.writers["scheduler"].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 0)
     assert scene.figures.not_ready() == ["scheduler: no KV memory: it has not met its worker yet"]
+
+
+@pytest.mark.parametrize("asleep", [Part.ALL, Part.NONE])
+def test_an_engine_that_sleeps_by_itself_takes_requests_also_while_it_wakes(scene: Scene, asleep: Part) -> None:
+    word = SleepWord(scene.context.segment.map, scene.system.kv_map_offsets[0])
+    word.state = SleepState(bool(asleep), asleep, idle=True)
+    scene.writers["scheduler"].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 0)
+    scene.writers["worker"].set_state(ActorState.STARTING)
+    assert scene.figures.not_ready() == []
+    word.state = SleepState()
+    assert {reason.partition(":")[0] for reason in scene.figures.not_ready()} == {"scheduler", "worker"}
 
 
 def test_a_queue_that_is_full(scene: Scene) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -28,12 +27,10 @@ from actorserve.actors.runtime import process
 from actorserve.actors.runtime.in_flight import MOST_TRIES
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.scheduler.actor import SchedulerActor
-from actorserve.actors.scheduler.administration import engine as administration
 from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import SchedulerGauge
 from actorserve.actors.worker.methods import LONGEST
-from actorserve.shm.kv_map.sleep import Part
 from actorserve.shm.weights import WeightsRecord
 
 PROMPT = list(range(3, 43))
@@ -339,41 +336,6 @@ def test_what_sleeps_has_nothing_cached(lives: Lives) -> None:
     life = lives.next()
     life.turn(WakeUp(8, 3), READY)
     assert start_of(life) == 0
-
-
-def test_it_falls_asleep_by_itself_and_wakes_for_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the scheduler dies in its sleep."""
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(administration, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    lives = Lives(sleep_idle_seconds=60)
-    clock.now = 100.0
-    lives.now.turn()
-    assert not lives.now.actor.scheduler.sleep.state.is_on, "a request runs"
-    lives.now.context.table.cancel(lives.ref)
-    lives.now.turn(Cancel([lives.ref]))
-    for step in lives.now.steps[1:]:
-        lives.now.turn(StepDone.make(step, [7] * len(step.rows), 0.0))
-    clock.now = 159.0
-    lives.now.turn()
-    assert not lives.now.actor.scheduler.sleep.state.is_on
-    clock.now = 160.0
-    lives.now.turn()
-    assert lives.now.actor.scheduler.sleep.state == administration.IDLE._replace(asleep=Part.ALL)
-    life = lives.next()
-    life.turn()
-    assert life.actor.scheduler.sleep.state.idle
-    life.turn(Admit([lives.new(1)]))
-    assert not life.actor.scheduler.sleep.state.is_on and not life.steps
-    life.turn(READY)
-    assert start_of(life) == 0
-    clock.now = 1000.0
-    life.turn(Sleep(7, 1, "keep"))
-    clock.now = 2000.0
-    life.turn()
-    state = life.actor.scheduler.sleep.state
-    assert state.is_on and not state.idle, "an operator's sleep is an operator's to end"
-    lives.now.context.close()
-    lives.memory.close()
 
 
 def test_answers_of_many_workers_that_are_too_long_together_are_no_message() -> None:

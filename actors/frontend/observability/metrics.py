@@ -138,7 +138,8 @@ class ServerMetrics:
         if actor.kind == SUPERVISOR and actor.state in ("starting", "draining"):  # the server is: its actors say why
             return None
         if actor.state != "ready":
-            return actor.state
+            loads = actor.state == "starting" and actor.kind == "worker" and self._is_idle(actor.name)
+            return None if loads else actor.state
         patient = kind_of(actor.kind).computes or actor.name == self._own
         if not patient and actor.heartbeat_s is not None and actor.heartbeat_s > STALE_S:
             return f"hung: its loop has not turned for {actor.heartbeat_s:.1f} s"
@@ -148,6 +149,11 @@ class ServerMetrics:
 
     def _sleep(self, engine: int) -> SleepState:
         return SleepWord(self._segment.map, self._system.kv_map_offsets[engine]).state
+
+    def _is_idle(self, name: str) -> bool:
+        """Has this worker's engine fallen asleep by itself, or does it wake from that? Requests are taken."""
+        engine = self._engine_of(name)
+        return engine is not None and self._sleep(engine).idle
 
     def _shortage(self, actor: ActorSpec, gauges: dict[str, int]) -> str | None:
         if not gauges["blocks_total"] and actor.engine in self._system.remote_engines:

@@ -13,14 +13,13 @@ as anywhere else, for those that come, and answered at once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import msgspec
 
 from actorserve.shm.board.board import Parked as WhyParked
 from actorserve.shm.kv_map.profile import ProfileWords
-from actorserve.shm.kv_map.sleep import MOST_SECONDS, Part, SleepState, SleepWord
+from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.weights import WeightsRecord
 
@@ -43,9 +42,9 @@ from ...protocol.topics.calls import frontend_of_call
 from ...runtime.process import Context
 from ...runtime.profiling import change_profile
 from ..scheduler import Scheduler
+from .idle import IDLE, IdleWatch
 
 MOST_CALLS = 64  # of workers at once
-IDLE = SleepState(1, idle=True, wait_s=MOST_SECONDS - 1)  # it waits for nobody: who comes wakes it
 
 
 class EngineAdministration:
@@ -61,10 +60,10 @@ class EngineAdministration:
         self._wanted: str | None = None  # weights, once it sleeps
         self._problem = ""  # with the weights that were wanted last
         self._calls: dict[int, dict[int, MethodCalled]] = {}  # by rank
+        self._held: list[CallMethod] = []  # of these, for workers that are still to be woken
         self._profiles = ProfileWords(context.segment.words, context.system.kv_map_offsets[0])
         self._first_worker = context.system.workers_of(context.spec.engine)[0].position
-        self._idle_s = context.served.config.sleep_idle_seconds
-        self._busy_at = time.monotonic()
+        self._idle = IdleWatch(context, scheduler)
         if self._sleep.state.is_parked:
             tell_workers(LookAtSleep())
 
@@ -132,7 +131,7 @@ class EngineAdministration:
         sleep, scheduler = self._sleep, self._scheduler
         drained = sleep.drained(scheduler.is_drained) or self._ends_nowhere()
         fell = drained and self._fall_asleep(sleep.state, [])
-        if self._idle_s:
+        if self._idle.is_on:
             fell |= self._turn_idle(has_worker)
         nobody = (sleep.is_waited_for or bool(self._calls)) and self.has_no_workers
         calls = sleep.answers(0 if nobody else self._workers, has_worker or nobody)
@@ -145,17 +144,18 @@ class EngineAdministration:
         return fell, len(calls) + fell
 
     def _turn_idle(self, has_worker: bool) -> bool:
-        """Fall asleep where nothing was asked for --sleep-idle-seconds, and wake for what is asked. Who dies in between
-        has a successor that finds the word, and what waits.
-        """
-        sleep, asked, now = self._sleep, bool(self._scheduler.sequences), time.monotonic()
-        if asked and sleep.state.idle:
+        """Fall asleep where nothing was asked for --sleep-idle-seconds, and wake for what is asked."""
+        sleep = self._sleep
+        asked = self._idle.look(bool(self._calls), has_worker)
+        if sleep.state.wakes and has_worker:
+            sleep.is_awake()
+        elif asked and sleep.state.idle and sleep.state.is_on:
             sleep.rouse()
             self._context.log.info("it wakes: something is asked")
             self._tell_workers(LookAtSleep())
-        if asked or self._calls or sleep.state.is_on or not has_worker:
-            self._busy_at = now
-        return now - self._busy_at >= self._idle_s and self._fall_asleep(IDLE, [])
+        if not sleep.state.idle:
+            self._post_held()
+        return self._idle.is_over() and self._fall_asleep(IDLE, [])
 
     def _ends_nowhere(self) -> bool:
         """Is what has begun here never to end while the engine drains: has it no workers, and no other computes?"""
@@ -195,7 +195,17 @@ class EngineAdministration:
         if len(self._calls) >= MOST_CALLS:
             del self._calls[next(iter(self._calls))]  # nobody waits for it any more, or a worker has died on it
         self._calls[message.call] = {}
-        self._tell_workers(CallMethod(message.call, message.method, message.arguments))
+        self._held = [call for call in self._held if call.call in self._calls]
+        self._held.append(CallMethod(message.call, message.method, message.arguments))
+        if not self._sleep.state.idle:
+            self._post_held()
+
+    def _post_held(self) -> None:
+        """There is a worker, or an operator lets it sleep."""
+        for call in self._held:
+            if call.call in self._calls:
+                self._tell_workers(call)
+        self._held.clear()
 
     def _called(self, message: MethodCalled) -> None:
         answers = self._calls.get(message.call)

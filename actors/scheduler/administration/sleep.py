@@ -59,7 +59,11 @@ class SleepControl:
         self._wait_for_waking[call] = None
 
     def rouse(self) -> None:
-        """It wakes by itself."""
+        """It wakes by itself; `is_awake` is to follow."""
+        self._set(SleepState(idle=True))
+
+    def is_awake(self) -> None:
+        """It has woken by itself: there is a worker."""
         self._set(SleepState())
 
     def _set(self, state: SleepState) -> None:
