@@ -102,9 +102,12 @@ def parameters(
 
 
 def check_device(request: GenerationFields, settings: Settings) -> None:
-    """A 400 for what a GPU does nothing of, where the model is on one."""
+    """A 400 for what a GPU does nothing of, where the model is on one. The model's own penalties look back on all of
+    the text there: a repeat_last_n that comes without any is no reason to refuse what clients send with everything.
+    """
     if not settings.draws_on_cpu:
-        sampling = _sampling(request, settings.sampling_defaults, 0, True, b"")
+        defaults = {name: value for name, value in settings.sampling_defaults.items() if name not in PENALTIES}
+        sampling = _sampling(request, defaults, 0, True, b"")
         if sampling.cpu_only():
             raise refused_on_gpu(sampling)
 
