@@ -201,7 +201,7 @@ def test_a_pause_that_waits_ends_what_a_lost_machine_had_begun() -> None:
     machine = (*own, "--steward", "127.0.0.1:0")
 
     async def lose(here: Server, idle: Server, lost: Server) -> bool:
-        wanted = {"max_tokens": 600, "ignore_eos": True, "temperature": 1, "seed": 7}
+        wanted = {"max_tokens": 2400, "ignore_eos": True, "temperature": 1, "seed": 7}  # longer than the lines take
         async with http_session(here) as session:
             alone = await complete(session, 0, **wanted)
             asking = asyncio.create_task(complete(session, 1, **wanted))
@@ -211,7 +211,7 @@ def test_a_pause_that_waits_ends_what_a_lost_machine_had_begun() -> None:
             await asyncio.to_thread(lost.wait_for, "no more steps are planned")
             assert not asking.done()
             lost.process.kill()
-            same = await asyncio.wait_for(asking, 60) == alone
+            same = await asyncio.wait_for(asking, 120) == alone
             assert (await pausing)[0] == 200
             return same
 
