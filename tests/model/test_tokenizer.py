@@ -10,6 +10,7 @@ import pytest
 
 from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.model.tokenizers.tokenizer import describe_tokenizer, find_templates, template_place
+from actorserve.actors.options.choices import TokenizerMode
 from actorserve.actors.options.config import Config
 
 
@@ -21,11 +22,11 @@ def described(folder: Path, config: Any = None, special: Any = None, **options: 
     return describe_tokenizer(Config(**options), model_in(folder))
 
 
-def model_in(folder: Path, *media: str) -> ModelInfo:
+def model_in(folder: Path, *media: str, architecture: str = "LlamaForCausalLM") -> ModelInfo:
     return ModelInfo(
         folder=str(folder),
         tokenizer_folder=str(folder),
-        architecture="LlamaForCausalLM",
+        architecture=architecture,
         vocab_size=9,
         max_model_len=9,
         end_tokens=[],
@@ -83,3 +84,16 @@ def test_templates_beside_the_default_one(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ new }}")
     assert find_templates(Config(), model_in(tmp_path)) == {"default": "{{ new }}", "tool_use": "{{ tools }}"}
     assert template_place(Config(), model_in(tmp_path), "tool_use") == f"model: {more / 'tool_use.jinja'}"
+
+
+@pytest.mark.parametrize(("name", "mode"), [("DeepseekV32", "deepseek_v32"), ("DeepseekV4", "deepseek_v4")])
+def test_models_with_code_for_a_template_have_ours(tmp_path: Path, name: str, mode: TokenizerMode) -> None:
+    model = model_in(tmp_path, architecture=f"{name}ForCausalLM")
+    ours = find_templates(Config(), model)
+    assert "｜DSML｜" in ours["default"]
+    assert find_templates(Config(chat_template="{{ mine }}", tokenizer_mode=mode), model) == {"default": "{{ mine }}"}
+    (tmp_path / "chat_template.jinja").write_text("{{ own }}")
+    assert find_templates(Config(), model) == {"default": "{{ own }}"}
+    assert find_templates(Config(tokenizer_mode=mode), model_in(tmp_path)) == ours
+    place = template_place(Config(tokenizer_mode=mode), model, "default")
+    assert place.startswith(f"--tokenizer-mode {mode}: ") and place.endswith(".jinja")

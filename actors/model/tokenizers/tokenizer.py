@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...options.config import Config, ConfigError
+from ..deepseek.chat_template import BY_ARCHITECTURE, template_of
 from ..info import ModelInfo, read_json
 from .tokenizer_files import ABOUT, check_tokenizer, read_template, special_texts, templates_in
 
@@ -54,21 +55,24 @@ def special_tokens(model: ModelInfo) -> dict[str, str]:
 
 def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
     """Templates by name: `default`, and `tool_use` where the model has one. Empty: the model does not chat."""
-    if not model.tokenizer_folder:
-        return {}
-    if config.chat_template is not None:
-        return {"default": _given_template(config.chat_template)}
-    found = templates_in(Path(model.tokenizer_folder), bool(model.media))
-    if not found and model.pooling is not None and model.pooling.dual is not None:
-        return {"default": CONTENTS}
-    return {name: text for name, (_, text) in found.items()}
+    return {name: text for name, (_, text) in _placed_templates(config, model).items()}
 
 
 def template_place(config: Config, model: ModelInfo, name: str) -> str:
     """Where one of them stands, as errors name it."""
+    return _placed_templates(config, model)[name][0]
+
+
+def _placed_templates(config: Config, model: ModelInfo) -> dict[str, tuple[str, str]]:
+    if not model.tokenizer_folder:
+        return {}
     if config.chat_template is not None:
-        return "--chat-template"
-    return templates_in(Path(model.tokenizer_folder), bool(model.media))[name][0]
+        return {"default": ("--chat-template", _given_template(config.chat_template))}
+    found = template_of(config.tokenizer_mode) or templates_in(Path(model.tokenizer_folder), bool(model.media))
+    found = found or template_of(BY_ARCHITECTURE.get(model.architecture))
+    if not found and model.pooling is not None and model.pooling.dual is not None:
+        return {"default": ("model", CONTENTS)}
+    return found
 
 
 def describe_tokenizer(config: Config, model: ModelInfo) -> dict[str, Any]:

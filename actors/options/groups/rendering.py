@@ -19,7 +19,8 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
         TokenizerMode,
         Meta(
             description="which of its files is read: auto (any), hf (any but Mistral's), slow (any but "
-            "tokenizer.json), mistral (tekken.json or tokenizer.model)"
+            "tokenizer.json), mistral (tekken.json or tokenizer.model); deepseek_v32 and deepseek_v4 are hf, with "
+            "chats written as these models have them"
         ),
     ] = "auto"
     skip_tokenizer_init: Annotated[

@@ -81,6 +81,7 @@ TEMPLATES = {
     "phi4_mini_json ": "<|system|>Answer with functools[{'name': ..., 'arguments': {}}]<|end|>",
     "xlam": '<|start_header_id|>ipython Use a JSON array:\n\n[{"name": "tool_call_name", "arguments": {"arg1": 1}}]',
     "deepseek_v32 deepseek_v3": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f"><｜Assistant｜></think>{{ c }}',
+    "deepseek_v4 deepseek_v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f"><｜Assistant｜></think>{{ c }}',
     "step3 step3": "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=x><think>",
     "hermes ernie45": "<tool_call>{}</tool_call>{{ '\n</think>\n\n<response>\n' + c + '\n</response>' }}",
     "hunyuan_a13b hunyuan_a13b": "<|startoftext|><tool_calls>[{}]</tool_calls>{{ '</think>\n<answer>\n' + c }}",
