@@ -48,8 +48,10 @@ class Dry:
         if size == len(self._tokens):
             more = np.zeros(max(size, 64), np.int64)
             self._tokens, self._lengths = (np.concatenate([one, more]) for one in (self._tokens, self._lengths))
-        before = np.concatenate([[0], self._lengths[: size - 1]]) if size else self._lengths[:0]
-        self._lengths[:size] = np.where(self._tokens[:size] == token, before + 1, 0)
+        places = np.flatnonzero(self._tokens[:size] == token)
+        lengths = np.where(places > 0, self._lengths[places - 1], 0) + 1
+        self._lengths[:size] = 0
+        self._lengths[places] = lengths
         self._tokens[size] = token
         self._size += 1
         text = self._tail + self._bytes_of(token)
@@ -64,11 +66,12 @@ class Dry:
         if seen <= allowed or longest < allowed:
             return
         begin = self._size - seen
-        lengths = np.minimum(self._lengths[begin : self._size - 1], np.arange(1, seen))
-        places = np.flatnonzero(lengths >= allowed)
+        places = np.flatnonzero(self._lengths[begin : self._size - 1] >= allowed)
+        lengths = np.minimum(self._lengths[begin + places], places + 1)
+        places, lengths = places[lengths >= allowed], lengths[lengths >= allowed]
         words, which = np.unique(self._tokens[begin + 1 + places], return_inverse=True)
         found = np.zeros(len(words), np.int64)
-        np.maximum.at(found, which, np.minimum(lengths[places], longest))
+        np.maximum.at(found, which, np.minimum(lengths, longest))
         if kept := [index for index, word in enumerate(words.tolist()) if not self._breaks(word)]:
             penalties = torch.from_numpy(self._penalties(found[kept])).to(logits.dtype)
             logits[torch.from_numpy(words[kept])] -= penalties
