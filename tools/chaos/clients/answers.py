@@ -13,6 +13,8 @@ import aiohttp
 from . import responding, sessions, talking
 from .http2 import Http2Session
 
+OWN_CLIENTS = {talking.PATH: talking.talk, sessions.PATH: sessions.hold, responding.PATH: responding.respond}
+Answer = tuple[list[str] | list[float], list[str], int, list[str]]
 RESETS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionResetError)
 
 
@@ -100,16 +102,14 @@ class Reading:
 
 async def ask(
     session: aiohttp.ClientSession | Http2Session, path: str, body: dict[str, Any], tally: Tally
-) -> tuple[list[str] | list[float], list[str], int, list[str]] | None:
+) -> Answer | None:
     """(text and finish reason of each choice, number of ends, tokens told) of one answer, or None if there was none:
     that is counted.
     """
-    if path == talking.PATH:
-        return await talking.talk(session, body, tally)
-    if path == sessions.PATH:
-        return await sessions.hold(session, body, tally)
-    if path == responding.PATH:
-        return await responding.respond(session, body, tally)
+    if path in OWN_CLIENTS:
+        assert isinstance(session, aiohttp.ClientSession), f"{path} is not asked over HTTP/2"
+        answer: Answer | None = await OWN_CLIENTS[path](session, body, tally)
+        return answer
     reading = Reading(body)
     pause, gap, last = 0.0, (0.0, ""), time.monotonic()
     try:

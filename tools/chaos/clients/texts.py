@@ -83,15 +83,14 @@ def pooled_requests(rng: random.Random, count: int) -> list[Request]:
         texts = [
             f"{number} {at}. " + rng.choice(QUESTIONS) * rng.choice([1, 2, 3]) for at in range(rng.choice([1, 7, 40]))
         ]
-        made.append(
-            [
-                ("/v1/embeddings", {"input": texts}),
-                ("/v1/embeddings", {"input": texts[0], "dimensions": 4}),
-                ("/pooling", {"input": texts[0]}),
-                ("/score", {"text_1": texts[0], "text_2": texts}),
-                ("/rerank", {"query": QUESTIONS[0], "documents": texts}),
-            ][number % 5]
-        )
+        asked: list[Request] = [
+            ("/v1/embeddings", {"input": texts}),
+            ("/v1/embeddings", {"input": texts[0], "dimensions": 4}),
+            ("/pooling", {"input": texts[0]}),
+            ("/score", {"text_1": texts[0], "text_2": texts}),
+            ("/rerank", {"query": QUESTIONS[0], "documents": texts}),
+        ]
+        made.append(asked[number % 5])
     return made
 
 
