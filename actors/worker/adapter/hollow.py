@@ -21,8 +21,7 @@ def hollow(make: Any) -> nn.Module:
     model.eval()
     parameters: dict[int, nn.Parameter] = {}  # by those on `meta`: modules that share one go on to
     for module in model.modules():
-        own_product = isinstance(module, nn.Linear) and type(module).forward is not nn.Linear.forward
-        shapes = _Shapes(module) if own_product else None
+        shapes = _Shapes(module) if isinstance(module, nn.Linear) and _has_own_product(module) else None
         stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
         for tensors in stores:
             for name, tensor in tensors.items():
@@ -39,19 +38,29 @@ def hollow(make: Any) -> nn.Module:
     return model
 
 
+def _has_own_product(linear: nn.Linear) -> bool:
+    """Of one tensor alone, with its own weights alone."""
+    forward = type(linear).forward
+    return forward is not nn.Linear.forward and len(signature(linear.forward).parameters) == 1 and not linear._modules
+
+
 def _nothing(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return torch.zeros_like(hidden_states)
 
 
 class _Shapes:
-    """A product that is computed in another way, as it still stands on the device `meta`."""
+    """A product that is computed in another way, as it still stands on the device `meta`. What tells more than that, as
+    routers do, is computed as it is.
+    """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = copy.copy(module)
-        self.module._parameters = {**module._parameters}
+    def __init__(self, module: nn.Linear) -> None:
+        self.forward = module.forward
+        self.on_meta = copy.copy(module)
+        self.on_meta._parameters, self.on_meta._buffers = {**module._parameters}, {**module._buffers}
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return x.new_zeros(self.module.forward(x.to("meta")).shape)
+    def __call__(self, x: Tensor) -> Any:
+        product = self.on_meta.forward(x.to("meta"))
+        return x.new_zeros(product.shape) if isinstance(product, Tensor) else self.forward(x)
 
 
 class _Zeros:

@@ -1,0 +1,69 @@
+"""Models without weights: what linear layers that compute in another way make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from actorserve.actors.worker.adapter.hollow import hollow
+
+ROWS, COLUMNS, WIDTH = 2, 4, 6
+
+
+class Product(nn.Linear):
+    """As DeepSeek V4's of groups of heads, with a number beside its weights."""
+
+    def __init__(self) -> None:
+        super().__init__(COLUMNS, WIDTH)
+        self.register_buffer("scale", torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.is_meta, "it is computed"
+        return super().forward(x) * self.scale
+
+
+class Router(nn.Linear):
+    """As Phi-3.5-MoE's and Llama 4's."""
+
+    def __init__(self) -> None:
+        super().__init__(COLUMNS, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        logits = super().forward(x)
+        return logits, logits.topk(1).values
+
+
+class Sum(Router):
+    """With what it is added to."""
+
+    def forward(self, x: Tensor, residual: Tensor) -> Any:
+        return super().forward(x)[0] + residual, residual
+
+
+class Parts(Router):
+    """With a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(COLUMNS)
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(self.norm(x))
+
+
+def test_of_a_product_the_shape_alone_is_seen() -> None:
+    zeros = hollow(Product)(torch.ones(ROWS, COLUMNS))
+    assert torch.equal(zeros, torch.zeros(ROWS, WIDTH))
+
+
+@pytest.mark.parametrize(
+    ("kind", "beside", "widths"), [(Router, (), (WIDTH, 1)), (Sum, (WIDTH,), (WIDTH, WIDTH)), (Parts, (), (WIDTH, 1))]
+)
+def test_what_tells_more_than_a_product_is_computed(
+    kind: type[Router], beside: tuple[int, ...], widths: tuple[int, ...]
+) -> None:
+    found = hollow(kind)(torch.ones(ROWS, COLUMNS), *(torch.zeros(ROWS, width) for width in beside))
+    assert [(part.device.type, tuple(part.shape)) for part in found] == [("cpu", (ROWS, width)) for width in widths]
