@@ -27,8 +27,8 @@ LOOKS = (
     '<｜DSML｜parameter name="days" string="false">[1, {"ü": null}]</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
     '<｜DSML｜invoke name="now">\n\n</｜DSML｜invoke>'
 )
-PROMPT = {"role": "user", "content": "q"}
-SYSTEM = {"role": "system", "content": "Be brief."}
+PROMPT: dict[str, Any] = {"role": "user", "content": "q"}
+SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
 
 
 def template_of(folder: Path, architecture: str) -> ChatTemplate:
@@ -155,7 +155,7 @@ def test_v4_roles_of_its_own(v4: ChatTemplate) -> None:
     text = v4.render([SYSTEM, reminder, asked], variables=LOW)
     assert text.startswith(f"{BEGIN}Be brief.<｜latest_reminder｜>It is Monday.{USER}q\n\n## Tools\n\nYou have access")
     assert text.endswith(f"to invoke tool calls.\n{ASSISTANT}<think>")
-    task = [PROMPT, said("a"), PROMPT | {"task": "action"}]
+    task: list[dict[str, Any]] = [PROMPT, said("a"), PROMPT | {"task": "action"}]
     before = f"{BEGIN}{USER}q{ASSISTANT}</think>a{END}{USER}q"
     assert v4.render(task, variables=OFF) == f"{before}{ASSISTANT}</think><｜action｜>"
     assert v4.render([*task[:2], PROMPT | {"task": "title"}, said("b", "hm")], variables=LOW) == (
