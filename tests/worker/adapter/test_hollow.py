@@ -16,6 +16,8 @@ ROWS, COLUMNS, WIDTH = 2, 4, 6
 class Product(nn.Linear):
     """As DeepSeek V4's of groups of heads, with a number beside its weights."""
 
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__(COLUMNS, WIDTH)
         self.register_buffer("scale", torch.ones(WIDTH))
@@ -39,7 +41,7 @@ class Router(nn.Linear):
 class Sum(Router):
     """With what it is added to."""
 
-    def forward(self, x: Tensor, residual: Tensor) -> Any:
+    def forward(self, x: Tensor, residual: Tensor) -> Any:  # type: ignore[override]
         return super().forward(x)[0] + residual, residual
 
 
