@@ -62,6 +62,8 @@ class ToolsActor(LoopActor):
         await self._connections.close()
 
     def handle(self, message: ToTools) -> None:
+        if self._over.done():  # connections are being closed: the next life is asked
+            return
         match message:
             case ListTools():
                 self._start(message.call, self._list(message))
@@ -101,6 +103,8 @@ class ToolsActor(LoopActor):
         except Exception as error:
             self._context.log.exception("an MCP server cannot be asked")
             answer = Failed([], 500, f"An MCP server cannot be asked: {type(error).__name__}.", None, call)
+        if self._over.done():  # what went wrong as connections were closed is no answer
+            return
         self._context.post(f"frontend-{frontend_of_call(call)}", answer)
         self._context.flush()
 

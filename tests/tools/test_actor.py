@@ -59,3 +59,26 @@ async def test_a_call_that_runs_keeps_no_other_from_being_forgotten(why: str, mo
         assert calls.made == ["long", "short", "short", "short"]
         running.cancel()
         tools._calls[b"0"].cancel()
+
+
+async def test_a_life_that_ends_takes_and_answers_nothing() -> None:
+    """As its connections are closed they may fail, which is no answer to who waits: the next life is asked."""
+    posted: list[Any] = []
+    context: Any = SimpleNamespace(
+        **{"config": make_config({}), "status": SimpleNamespace(add=lambda *_: None), "incarnation": 1},
+        **{"post": lambda _, answer: posted.append(answer), "flush": lambda: True},
+    )
+    tools, calls = actor.ToolsActor(context), Calls()
+    tools._connections = calls  # type: ignore[assignment]
+
+    async def ask(key: bytes) -> None:
+        tools.handle(CallTool(1, 1, key, ServerAddress("x", "http://x"), "short", "{}"))
+        await asyncio.gather(*tools._running)
+
+    await ask(b"0")
+    assert calls.made == ["short"] and len(posted) == 1
+    tools.handle(CallTool(1, 1, b"1", ServerAddress("x", "http://x"), "short", "{}"))
+    tools._over.cancel()
+    await asyncio.gather(*tools._running)
+    await ask(b"2")
+    assert calls.made == ["short"] * 2 and len(posted) == 1
