@@ -50,7 +50,7 @@ async def test_an_answer_that_ended_before_its_first_token(
     served: Served, path: str, answers: str, reason: str | None, told: str | None
 ) -> None:
     """A text that has come to its end has the token that says so."""
-    given = {"choices": [{"token_ids": [], "finish_reason": reason}]}
+    given: dict[str, Any] = {"choices": [{"token_ids": [], "finish_reason": reason}]}
     answer = await served.ask("POST", f"{path}/derender", {answers: [given] if answers.endswith("s") else given})
     if told is None:
         assert answer.status == 400 and "token_ids of choice 0 must not be empty" in answer.error["message"]
