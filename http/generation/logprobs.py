@@ -10,7 +10,7 @@ import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
-from .turns import Turns
+from ..output.turns import Turns
 
 ENTRIES = 2048  # of a prompt's logprobs that are written in one turn: some milliseconds
 LOWEST = -9999.0  # JSON has no infinity: what may not be drawn at all

@@ -28,7 +28,6 @@ from ..generation.job import Engine, Job
 from ..generation.logprobs import ENTRIES, prompt_logprobs
 from ..generation.prepare import PreparedRequest
 from ..generation.trail import TRAIL, Origin, sampling_seed
-from ..generation.turns import Turns
 from ..middleware.context import (
     ACCOUNT,
     ANSWER_SEED,
@@ -48,6 +47,7 @@ from ..middleware.context import (
 from ..openai.schemas import ChatRequest, GenerationFields
 from ..output.answer import EVENTS, Answer, AnswerOptions, ProgressWriter
 from ..output.formats import MakeAnswerFormat
+from ..output.turns import Turns
 from ..settings import Settings
 from ..transport.json_response import json_response
 from ..transport.resume import record_of

@@ -18,8 +18,8 @@ from ..errors import bad_request
 from ..generation.choice import Choice
 from ..generation.fields.ranges import keeps_stop
 from ..generation.prepare import MAX_SEQUENCES
-from ..generation.turns import Turns
 from ..output.parsers.registry import STARTS_INSIDE, THINK_MARKERS
+from ..output.turns import Turns
 from ..settings import Settings
 from .schemas import ChatRequest, CompletionRequest, GenerationFields, Object
 

@@ -15,7 +15,7 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPr
 from ..errors import bad_request
 from ..generation.choice import Choice
 from ..generation.job import Engine
-from ..generation.turns import Turns
+from ..output.turns import Turns
 from .answers import matrix
 from .schemas import MAX_INPUTS
 

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from ..generation.turns import Turns
+from ..output.turns import Turns
 
 Type = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
 Order = Literal["native", "little", "big"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ..generation.turns import Turns
+from ..output.turns import Turns
 
 Matrix = tuple[int, int, bytes]  # rows, columns, and float32 of all rows
 WORD_BYTES = array("f").itemsize
