@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -182,6 +183,11 @@ class Job:
         if self.seeds_differ and prompts > 1:
             return with_own_seeds(self.params, prompts)
         return self.params * prompts
+
+    @cached_property
+    def told_beside(self) -> int:
+        """How many logprobs are told at each token of its prompts, its own included."""
+        return 1 + msgspec.msgpack.decode(self.params[0], type=Generation).sampling.prompt_logprobs
 
     @property
     def refs(self) -> list[int]:

@@ -10,6 +10,7 @@ import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
+from ..errors import ApiError, bad_request
 from ..output.turns import Turns
 
 ENTRIES = 2048  # of a prompt's logprobs that are written in one turn: some milliseconds
@@ -104,6 +105,14 @@ async def prompt_logprobs(tokens: dict[int, TokenLogprobs], length: int, turns: 
         await turns.done(1 if one is None else 1 + len(one.best))
     text += b"]"
     return msgspec.Raw(text)
+
+
+def too_many_logprobs(tokens: int, each: int, most: int) -> ApiError | None:
+    """Prompts' logprobs are kept until their answer is whole: what is said where they would take too much memory."""
+    if tokens * each <= most:
+        return None
+    text = f"prompt_logprobs: {each} of each of {tokens} tokens, its own included, are more than the {most} that are told"
+    return bad_request(f"{text} of a request's prompts (--max-prompt-logprobs).", "prompt_logprobs")
 
 
 def _of_prompt(one: TokenLogprobs) -> dict[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ import msgspec
 
 from actorserve.http.errors import ENDING, ApiError, bad_request, overloaded
 from actorserve.http.generation.job import Job
+from actorserve.http.generation.logprobs import too_many_logprobs
 from actorserve.shm.table.table import slot_of
 
 from ...protocol.messages import Cancel, Render, Resend
@@ -197,6 +198,8 @@ class Jobs:
             length = rendition.encoder or length
             language = rendition.hearing.language if rendition.hearing is not None else ""
             job.rendered(index, length, rendition.opened, language)
+        if error := too_many_logprobs(job.prompt_tokens, job.told_beside, self._context.config.max_prompt_logprobs):
+            job.fail(error)
         if job.wants_ids and not job.choices[index].prompt_ids:
             job.choices[index].prompt_ids = self._table.token_ids(ref, 0, length).tolist()
 

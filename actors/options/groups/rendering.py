@@ -67,6 +67,14 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
             "of it. Memory is taken for those that are asked for",
         ),
     ] = USUAL_LOGPROBS
+    max_prompt_logprobs: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="logprobs that a request may be told of its prompts: those beside each token and its own; a "
+            "frontend keeps each in some 300 bytes until the answer is whole",
+        ),
+    ] = 1 << 22
     response_role: Annotated[str, Meta(min_length=1, max_length=64, description="the role of chat's answers")] = (
         "assistant"
     )
