@@ -111,7 +111,9 @@ def too_many_logprobs(tokens: int, each: int, most: int) -> ApiError | None:
     """Prompts' logprobs are kept until their answer is whole: what is said where they would take too much memory."""
     if tokens * each <= most:
         return None
-    text = f"prompt_logprobs: {each} of each of {tokens} tokens, its own included, are more than the {most} that are told"
+    text = (
+        f"prompt_logprobs: {each} of each of {tokens} tokens, its own included, are more than the {most} that are told"
+    )
     return bad_request(f"{text} of a request's prompts (--max-prompt-logprobs).", "prompt_logprobs")
 
 
