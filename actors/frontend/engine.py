@@ -291,7 +291,7 @@ class FrontendEngine(Engine):
 
     def _open_sessions(self) -> int:
         """Without those that nobody has gone on with for too long, or that others had to make room for."""
-        now = time.time()
+        now = time.monotonic()
         for key in [key for key, until in self._sessions.items() if until <= now or key not in self._records.log]:
             del self._sessions[key]
         return len(self._sessions)

@@ -62,7 +62,7 @@ def begun_in_turns(key: Key, records: Records) -> StartRecord | None:
         found = msgspec.msgpack.decode(packed, type=StartRecord) if packed else None
     except msgspec.ValidationError:  # an answer of one turn
         return None
-    return None if found is None or 0 < found.until <= time.time() else found
+    return None if found is None or 0 < found.until <= time.monotonic() else found
 
 
 @dataclass

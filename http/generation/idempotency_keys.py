@@ -21,7 +21,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     refs: list[int]
     seed: int
     created: int
-    until: float = 0.0  # Unix seconds; 0: its end was not seen yet
+    until: float = 0.0  # seconds of CLOCK_MONOTONIC; 0: its end was not seen yet
 
 
 class StartRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-start"):
@@ -30,7 +30,7 @@ class StartRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-start")
     digest: bytes  # of the request
     seed: int
     created: int
-    until: float = 0.0  # Unix seconds; 0: its end was not seen yet
+    until: float = 0.0  # seconds of CLOCK_MONOTONIC; 0: its end was not seen yet
 
 
 class Background(msgspec.Struct, frozen=True, array_like=True, tag="background"):

@@ -346,7 +346,7 @@ class Engine(Records, Protocol):
         """So many WebSockets of responses more are open, and so many responses more were begun for them."""
 
     def count_session(self, key: bytes, until: float, turns: int = 0) -> None:
-        """A session of /open_session is kept by this key until then (Unix seconds), and has so many turns more."""
+        """A session of /open_session is kept by this key until then (CLOCK_MONOTONIC), and has so many turns more."""
 
     def page_figures(self) -> PageFigures:
         """What the page shows."""

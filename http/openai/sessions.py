@@ -53,7 +53,7 @@ class Session(msgspec.Struct, array_like=True, tag="session"):
     capacity: int
     streaming: bool
     timeout: float
-    until: float  # Unix seconds
+    until: float  # seconds of CLOCK_MONOTONIC
     model: int = -1  # which of the server's it is of, once it has a turn
     turns: dict[str, str] = {}  # the answers' ids, each with that of the turn before, or nothing
     running: dict[str, str] = {}  # the same of turns that have not ended
@@ -212,7 +212,7 @@ class Sessions:
         self._put(session, turns=int(not begun))
 
     def _put(self, session: Session, turns: int = 0) -> None:
-        session.until = time.time() + session.timeout
+        session.until = time.monotonic() + session.timeout
         self._engine.put(_key("session", session.id), msgspec.msgpack.encode(session))
         self._engine.count_session(_key("session", session.id), session.until, turns)
 
@@ -225,7 +225,7 @@ class Sessions:
     def _load(self, name: str) -> Session | None:
         data = self._engine.get(_key("session", name))
         found = msgspec.msgpack.decode(data, type=Session) if data else None
-        return found if found is not None and found.until > time.time() else None
+        return found if found is not None and found.until > time.monotonic() else None
 
 
 def session_of(body: CompletionRequest) -> str:

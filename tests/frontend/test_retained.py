@@ -73,20 +73,20 @@ async def test_kept_slots_are_free_when_their_time_is_over(others: Others, monke
     others.engine.release(ended)
     others.engine.beat(0)
     assert others.engine.kept(TWO) and others.engine.slots.free == free - 2
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 301)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 301)
     others.engine.beat(0)
     assert not others.engine.kept(TWO) and others.engine.kept(ONE) and others.engine.slots.free == free - 1
     finish(others, running)
-    monkeypatch.setattr(time, "time", lambda: now + 700)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 700)
     others.engine.beat(0)
-    monkeypatch.setattr(time, "time", lambda: now + 999)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 999)
     others.restart(running.refs)
     running = again(others)
     others.tell("detokenizer-0", Resent(running.refs), end(running.refs[0]))
     others.engine.beat(0)
     assert others.engine.kept(ONE), "its time counts from its end"
-    monkeypatch.setattr(time, "time", lambda: now + 1001)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1001)
     others.engine.beat(0)
     assert not others.engine.kept(ONE) and others.engine.slots.free == free - 1, "somebody reads it still"
     others.engine.release(running)
@@ -159,11 +159,26 @@ async def test_a_successor_finds_nothing_that_was_forgotten_before_its_end_was_n
 async def test_an_answer_that_runs_is_kept_whatever_time_a_server_before_gave_it(others: Others) -> None:
     """From its beginning, as records had it once."""
     made = begin(others)
-    others.engine.put(ONE.name, msgspec.msgpack.encode(Kept(ONE.digest, made.refs, 7, 8, until=time.time() - 1)))
+    others.engine.put(ONE.name, msgspec.msgpack.encode(Kept(ONE.digest, made.refs, 7, 8, until=time.monotonic() - 1)))
     others.restart()
     finish(others, again(others))
     others.engine.beat(0)
     assert others.engine.kept(ONE), "its time counts from its end"
+
+
+async def test_an_answer_that_has_ended_is_kept_no_longer_for_the_time_a_server_before_gave_it(
+    others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Unix seconds, as records had it once."""
+    made = begin(others)
+    others.table.set_finish(made.refs[0], Finish.STOP)
+    others.engine.put(ONE.name, msgspec.msgpack.encode(Kept(ONE.digest, made.refs, 7, 8, until=time.time() + 100)))
+    others.restart()
+    assert others.engine.kept(ONE)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 301)
+    others.engine.beat(0)
+    assert not others.engine.kept(ONE)
 
 
 async def test_who_comes_later_is_told_what_stands_before_all_text(others: Others) -> None:

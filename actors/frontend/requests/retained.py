@@ -31,7 +31,7 @@ class RetainedAnswers:
         self._most_finished = slots // FINISHED_SHARE
         self._window_s = window_s
         self._running: dict[bytes, None] = {}
-        self._until: dict[bytes, float] = {}  # of those that have ended, Unix seconds; in the order of their ends
+        self._until: dict[bytes, float] = {}  # of those that have ended; in the order of their ends
         self._kept: dict[bytes, Kept] = {}
         self._keys: dict[int, bytes] = {}  # by ref
         for key in recent.keys():
@@ -48,8 +48,9 @@ class RetainedAnswers:
             return
         if not all(self._table.finish(ref) for ref in kept.refs):  # servers before wrote the time also of what runs
             kept = msgspec.structs.replace(kept, until=0.0)
-        if not kept.until or kept.until > time.time():
-            self._remember(key, kept)
+        now = time.monotonic()
+        if not kept.until or kept.until > now:  # servers before wrote Unix seconds
+            self._remember(key, msgspec.structs.replace(kept, until=min(kept.until, now + self._window_s)))
 
     def _is_usable(self, ref: int) -> bool:
         table = self._table
@@ -101,7 +102,7 @@ class RetainedAnswers:
     def outdated(self) -> list[int]:
         """Slots whose time is over, or which are too many, of those that have ended."""
         self._note_ends()
-        now, old = time.time(), []
+        now, old = time.monotonic(), []
         count = sum(len(self._kept[key].refs) for key in self._until)
         for key, until in self._until.items():
             if until > now and count <= self._most_finished:
@@ -118,7 +119,7 @@ class RetainedAnswers:
     def _note_ends(self) -> None:
         """From the end of an answer on its time counts, however long it has taken."""
         ended = [key for key in self._running if all(self._table.finish(ref) for ref in self._kept[key].refs)]
-        until = time.time() + self._window_s
+        until = time.monotonic() + self._window_s
         for key in ended:
             del self._running[key]
             self._until[key] = until

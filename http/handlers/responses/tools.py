@@ -183,7 +183,7 @@ class ToolResponses:
         """From now on the key's time counts. A frontend that dies before leaves it to who asks again."""
         found = begun_in_turns(start.key, self._engine) if start.key is not None else None
         if start.key is not None and found is not None and not found.until:
-            until = time.time() + self._settings.idempotency_window_s
+            until = time.monotonic() + self._settings.idempotency_window_s
             self._engine.put(start.key.name, msgspec.msgpack.encode(msgspec.structs.replace(found, until=until)))
 
     async def _answer(

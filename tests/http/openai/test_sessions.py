@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -48,6 +49,18 @@ async def tokens_behind(sessions: Sessions, name: str) -> list[int]:
     (prompt,) = (await go_on(sessions, [8], rid=name)).asked.prompts
     assert isinstance(prompt, TokenPrompt)
     return prompt.tokens
+
+
+async def test_no_jump_of_the_clock_ends_or_prolongs_a_session(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await answered(sessions, "one", [1, 2])
+    now, unix = time.monotonic(), time.time()
+    monkeypatch.setattr(time, "time", lambda: unix + 1e6)
+    assert await tokens_behind(sessions, "one") == [1, 2, 9, 8]
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1e6)
+    with pytest.raises(ApiError, match="no session 's' is open"):
+        await tokens_behind(sessions, "one")
 
 
 async def test_a_turn_that_is_refused_takes_nobodys_place(sessions: Sessions) -> None:
