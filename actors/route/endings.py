@@ -16,6 +16,12 @@ CODE, KIND = "server_lost", "server_error"
 VERSION = "/v1"
 COHERE = {"/v1/chat": 1, "/v1/cohere/v1/chat": 1, "/v1/v2/chat": 2, "/v1/cohere/v2/chat": 2}  # versions of its API
 TGI = (VERSION + "/", VERSION + "/generate_stream")  # paths of Text Generation Inference's API
+LLAMACPP = "/completions"  # its API's, where /v1/completions is OpenAI's
+MARKED = (  # paths of streams that are closed by a mark, also behind an error
+    *("/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions", "/v1/fim/completions"),
+    *("/v1/invocations", "/v1/inference/v1/generate", "/v1/generate"),
+)
+MARK = b"data: [DONE]\n\n"
 NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
 encode = msgspec.json.Encoder().encode
 
@@ -27,6 +33,7 @@ class Ending:
         """`is_encoded`: its bytes are compressed, or otherwise nothing that can be written to."""
         self._path = path if path.startswith(VERSION) else VERSION + path  # OpenAI's paths may lack it
         kind = content_type.partition(";")[0].strip().lower()
+        self._mark = MARK if self._path in MARKED and path != LLAMACPP else b""
         self._between = {EVENTS: b"\n\n", LINES: b"\n"}.get(kind, b"") if not is_encoded else b""
         self._held = b""
         self._number = -1  # of the last event of a response
@@ -74,7 +81,7 @@ class Ending:
             return _event(None, {"error": MESSAGE, "error_type": "generation"})
         if self._path.startswith("/v1/audio"):
             return _event(None, {"type": "error", "error": body})
-        return _event(None, {"error": body})
+        return _event(None, {"error": body}) + self._mark
 
     def _cohere(self, version: int) -> bytes:
         """As that version's answers fail, in events or lines; of the second the stream is closed behind it."""
@@ -85,7 +92,7 @@ class Ending:
         if self._between == b"\n":
             end = "message-end"
             return encode({"type": end, "event": end, "data": fields, **fields}) + b"\n"
-        return _event("message-end", {"type": "message-end", **fields}) + b"data: [DONE]\n\n"
+        return _event("message-end", {"type": "message-end", **fields}) + MARK
 
 
 def _event(name: str | None, body: object) -> bytes:

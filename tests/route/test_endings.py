@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actorserve.actors.route.endings import Ending
+from actorserve.actors.route.endings import MARK, Ending
 from tests.support.routers import Routed, asked_of, breaks_off, event, routed, status, stream
 
 LOST = b"server that made this answer was lost"
@@ -25,31 +25,43 @@ async def read(made: Routed, method: str, path: str, gate: asyncio.Event) -> byt
 
 
 @pytest.mark.parametrize(
-    ("path", "first", "head", "told"),
+    ("path", "first", "head", "told", "mark"),
     [
         (
             "/v1/responses",
             b'data: {"sequence_number":6}\n\n',
             b"event: error\n",
             {"type": "error", "sequence_number": 7},
+            b"",
         ),
-        ("/responses", b'data: {"sequence_number":6}\n\n', b"event: error\n", {"type": "error", "sequence_number": 7}),
-        ("/v1/messages", b"data: 1\n\n", b"event: error\n", {"type": "error"}),
-        ("/v1/completions", b"data: 1\n\n", b"", {}),
-        ("/generate_stream", b"data: 1\n\n", b"", {"error_type": "generation"}),
-        ("/", b"data: 1\n\n", b"", {"error_type": "generation"}),
-        ("/v1/chat", b"data: 1\n\n", b"event: stream-end\n", {"event_type": "stream-end", "is_finished": True}),
+        (
+            "/responses",
+            b'data: {"sequence_number":6}\n\n',
+            b"event: error\n",
+            {"type": "error", "sequence_number": 7},
+            b"",
+        ),
+        ("/v1/messages", b"data: 1\n\n", b"event: error\n", {"type": "error"}, b""),
+        ("/v1/completions", b"data: 1\n\n", b"", {}, MARK),
+        ("/chat/completions", b"data: 1\n\n", b"", {}, MARK),
+        ("/generate", b"data: 1\n\n", b"", {}, MARK),
+        ("/completions", b"data: 1\n\n", b"", {}, b""),
+        ("/generate_stream", b"data: 1\n\n", b"", {"error_type": "generation"}, b""),
+        ("/", b"data: 1\n\n", b"", {"error_type": "generation"}, b""),
+        ("/v1/chat", b"data: 1\n\n", b"event: stream-end\n", {"event_type": "stream-end", "is_finished": True}, b""),
     ],
 )
-async def test_a_stream_without_a_trail(path: str, first: bytes, head: bytes, told: dict[str, Any]) -> None:
-    """The error stands behind the last event that is whole."""
+async def test_a_stream_without_a_trail(
+    path: str, first: bytes, head: bytes, told: dict[str, Any], mark: bytes
+) -> None:
+    """The error stands behind the last event that is whole, and before the mark of the API's streams."""
     async with routed() as made:
         gate = asyncio.Event()
         for replica in made.replicas:
             replica.answer = stream(first, b"data: 2", breaks=True, trail=False, gate=gate)
         said = await read(made, "POST", path, gate)
-        assert said.startswith(head + b"data: {") and said.endswith(b"}\n\n")
-        assert json.loads(said.rpartition(b"data: ")[2]).items() >= told.items() and LOST in said
+        assert said.startswith(head + b"data: {") and said.endswith(b"}\n\n" + mark)
+        assert json.loads(said.removesuffix(mark).rpartition(b"data: ")[2]).items() >= told.items() and LOST in said
         assert sum(asked_of(made)) == 1
 
 
