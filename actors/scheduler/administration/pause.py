@@ -31,8 +31,11 @@ class PauseControl:
             self.set(PauseState.ENDING if until_told else PauseState.DRAINING)
         elif self.state is PauseState.ENDING and not until_told:
             self.set(PauseState.DRAINING)
-        if call not in self._callers:  # it is asked again now and then
-            self._callers.append(call)
+        self._callers.append(call)
+
+    def is_asked_by(self, call: int) -> bool:
+        """Is this one, which waits, asked again?"""
+        return call in self._callers
 
     def drained(self, is_drained: Callable[[], bool]) -> list[int]:
         """The calls to answer now: nothing that has begun is left, so nothing is planned any more."""

@@ -53,8 +53,10 @@ class RequestAdministration:
         return self._tell_paused(self._scheduler.pause.drained(self._scheduler.is_drained))
 
     def _pause(self, message: Pause) -> None:
-        """Said again after a death, it finds what is done already."""
+        """Said again after a death, it finds what is done already; by who waits for its end, nothing is left to do."""
         scheduler, mode = self._scheduler, message.mode
+        if mode in ("wait", END) and scheduler.pause.is_asked_by(message.call):
+            return
         if mode == "abort":
             for ref in list(scheduler.sequences):
                 scheduler.end(ref, Finish.ABORT)

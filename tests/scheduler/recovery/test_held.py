@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actorserve.actors.protocol.topics.administration import END, Pause, Paused, Resume, Sleep
+from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.shm.kv_map.pause import PauseState
 
 from .two_engines import Engine, Servers
@@ -44,6 +45,22 @@ def test_an_engine_without_work_computes_what_it_may_still_be_given_while_an_end
     compute_all(second)
     first.turn()
     assert servers.table.finish(ref) and has_ended(first) and has_ended(second)
+
+
+def test_a_pause_that_is_asked_again_while_it_waits_resets_no_cache_once_more(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever is patient; a successor of the scheduler, which does not know of it, does."""
+    first, _ = servers.engines
+    servers.submit(0, limit=8)
+    first.compute(2)
+    resets: list[bool] = []
+    monkeypatch.setattr(Scheduler, "reset_prefix_cache", lambda scheduler, recompute_running: resets.append(True))
+    for _ in range(3):
+        first.turn(Pause(7, "wait", True))
+    assert len(resets) == 1 and not is_paused(first)
+    first.turn(Pause(8, "wait", True))
+    assert len(resets) == 2
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
