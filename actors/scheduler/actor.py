@@ -207,7 +207,7 @@ class SchedulerActor(Actor):
         scheduler = self.scheduler
         drains, slept = scheduler.drains, scheduler.sleep.state.is_on
         paused = self.requests.turn()
-        fell_asleep, done = self.administration.turn(self.worker.incarnation > 0)
+        fell_asleep, done = self.administration.turn(self.worker.incarnation)
         if fell_asleep:
             self.worker.sleep()
         woken = slept and not scheduler.sleep.state.is_on

@@ -61,6 +61,8 @@ class EngineAdministration:
         self._problem = ""  # with the weights that were wanted last
         self._calls: dict[int, dict[int, MethodCalled]] = {}  # by rank
         self._held: list[CallMethod] = []  # of these, for workers that are still to be woken
+        self._lost: set[int] = set()  # of these, those that another life of the workers was asked
+        self._worker = 0  # the life that was met last
         self._profiles = ProfileWords(context.segment.words, context.system.kv_map_offsets[0])
         self._first_worker = context.system.workers_of(context.spec.engine)[0].position
         self._idle = IdleWatch(context, scheduler)
@@ -126,9 +128,14 @@ class EngineAdministration:
         self._tell_workers(LookAtSleep())
         return True
 
-    def turn(self, has_worker: bool) -> tuple[bool, int]:
-        """(whether it has fallen asleep now, how much was done): what has begun has ended, or workers are parked."""
-        sleep, scheduler = self._sleep, self._scheduler
+    def turn(self, worker: int) -> tuple[bool, int]:
+        """(whether it has fallen asleep now, how much was done): what has begun has ended, or workers are parked.
+        `worker`: the life that is met; 0: none.
+        """
+        sleep, scheduler, has_worker = self._sleep, self._scheduler, worker > 0
+        if worker not in (0, self._worker):
+            self._worker = worker
+            self._lost = self._calls.keys() - {call.call for call in self._held}
         drained = sleep.drained(scheduler.is_drained) or self._ends_nowhere()
         fell = drained and self._fall_asleep(sleep.state, [])
         if self._idle.is_on:
@@ -146,7 +153,7 @@ class EngineAdministration:
     def _turn_idle(self, has_worker: bool) -> bool:
         """Fall asleep where nothing was asked for --sleep-idle-seconds, and wake for what is asked."""
         sleep = self._sleep
-        asked = self._idle.look(bool(self._calls), has_worker)
+        asked = self._idle.look(not self._calls.keys() <= self._lost, has_worker)
         if sleep.state.wakes and has_worker:
             sleep.is_awake()
         elif asked and sleep.state.idle and sleep.state.is_on:
@@ -195,6 +202,7 @@ class EngineAdministration:
         if len(self._calls) >= MOST_CALLS:
             del self._calls[next(iter(self._calls))]  # nobody waits for it any more, or a worker has died on it
         self._calls[message.call] = {}
+        self._lost.discard(message.call)
         self._held = [call for call in self._held if call.call in self._calls]
         self._held.append(CallMethod(message.call, message.method, message.arguments))
         if not self._sleep.state.idle:

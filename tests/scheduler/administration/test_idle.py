@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from actorserve.actors.protocol.messages import Admit, Cancel
@@ -113,6 +114,26 @@ def test_a_call_of_workers_wakes_them_and_is_made_then(clock: SimpleNamespace, n
     assert state_of(life).is_on
     life.turn(Sleep(7, 1, "keep"), CallWorkers(13, "what", b"{}"))
     assert made[-1].call == 13, "an operator's sleep is not to be waited for"
+
+
+def test_a_call_on_which_a_worker_died_keeps_nobody_awake(
+    clock: SimpleNamespace, new_lives: Callable[..., Lives]
+) -> None:
+    """Unless it is made again: whoever is patient asks so."""
+    life = new_lives().now
+    life.turn(CallWorkers(9, "what", b"{}"))
+    clock.now += IDLE_S
+    life.turn()
+    assert not state_of(life).is_on, "it is not answered yet"
+    life.turn(msgspec.structs.replace(READY, incarnation=READY.incarnation + 1))
+    life.turn(CallWorkers(9, "what", b"{}"))
+    clock.now += IDLE_S
+    life.turn()
+    assert not state_of(life).is_on
+    life.turn(msgspec.structs.replace(READY, incarnation=READY.incarnation + 2))
+    clock.now += IDLE_S
+    life.turn()
+    assert state_of(life).is_on
 
 
 def test_a_call_that_waits_for_a_worker_is_made_if_an_operator_lets_the_engine_sleep(
