@@ -15,7 +15,9 @@ from actorserve.http.generation.structured_output import constraint_of
 from actorserve.http.openai.schemas import CompletionRequest
 from actorserve.http.openai.schemas import RepetitionDetection as RepetitionDetectionParams
 
-from ..protocol.request import INT31, SAMPLING_FIELDS, SamplingFields, default_of
+from ..protocol.request import default_of
+from ..protocol.sampling.fields import SAMPLING_FIELDS, SamplingFields
+from ..protocol.sampling.ranges import INT31
 
 DEFAULT_MAX_TOKENS = 16
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..options.config import ConfigError
-from ..protocol.request import default_of, sampling_parameters
+from ..protocol.request import default_of
+from ..protocol.sampling.fields import sampling_parameters
 from .tokenizers.tokenizer_files import added_tokens, special_texts
 from .values import Values
 

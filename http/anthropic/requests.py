@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorserve.actors.protocol.request import SAMPLING_FIELDS
+from actorserve.actors.protocol.sampling.fields import SAMPLING_FIELDS
 
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names

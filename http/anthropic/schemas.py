@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from actorserve.actors.protocol.request import INT32, SAMPLING_FIELDS, Range, SamplingFields
+from actorserve.actors.protocol.sampling.fields import SAMPLING_FIELDS, SamplingFields
+from actorserve.actors.protocol.sampling.ranges import INT32, Range
 
 Object = dict[str, Any]
 

@@ -15,13 +15,8 @@ import msgspec
 from actorserve.actors.accounts.account import Account
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
 from actorserve.actors.protocol.messages import TokenLogprobs
-from actorserve.actors.protocol.request import (
-    USUAL_LOGPROBS,
-    Generation,
-    Sampling,
-    default_of,
-    sampling_parameters,
-)
+from actorserve.actors.protocol.request import USUAL_LOGPROBS, Generation, Sampling, default_of
+from actorserve.actors.protocol.sampling.fields import sampling_parameters
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TokenPrompt
 
 from ..errors import ApiError, bad_request

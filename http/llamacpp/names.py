@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from actorserve.actors.protocol.request import PENALTIES, Range, SamplingFields
+from actorserve.actors.protocol.request import PENALTIES
+from actorserve.actors.protocol.sampling.fields import SamplingFields
+from actorserve.actors.protocol.sampling.ranges import Range
 
 from ..errors import bad_request
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from actorserve.actors.protocol.request import CLASSIFY, INT64
+from actorserve.actors.protocol.request import CLASSIFY
+from actorserve.actors.protocol.sampling.ranges import INT64
 
 from ..errors import bad_request
 from ..generation.fields.decoding import decode

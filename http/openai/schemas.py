@@ -1,7 +1,7 @@
 """Request bodies of the generating endpoints, as msgspec structs: names, types and ranges.
 
-What steers sampling is in protocol/request.py: SamplingFields, and is the same in all APIs. null means absent for every
-field. What clients know and this server cannot do is in generation/fields/unsupported.py.
+What steers sampling is in protocol/sampling/fields.py: SamplingFields, and is the same in all APIs. null means absent
+for every field. What clients know and this server cannot do is in generation/fields/unsupported.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from actorserve.actors.protocol.request import INT32, INT64, MOST_LOGPROBS, NamedProcessor, Range
+from actorserve.actors.protocol.request import MOST_LOGPROBS, NamedProcessor
+from actorserve.actors.protocol.sampling.ranges import INT32, INT64, Range
 
 from ..media.schemas import MediaFields
 from ..sglang.names import SglangFields

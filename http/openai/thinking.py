@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from actorserve.actors.protocol.request import INT31
+from actorserve.actors.protocol.sampling.ranges import INT31
 
 from ..errors import bad_request
 

@@ -13,7 +13,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from actorserve.actors.protocol.request import SAMPLING_FIELDS, Range, ranges_of, sampling_parameters
+from actorserve.actors.protocol.sampling.fields import SAMPLING_FIELDS, ranges_of, sampling_parameters
+from actorserve.actors.protocol.sampling.ranges import Range
 
 from ..anthropic.requests import REFUSED
 from ..anthropic.schemas import CountRequest, MessagesRequest

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from actorserve.actors.protocol.request import Range
+from actorserve.actors.protocol.sampling.ranges import Range
 
 from ..openai.schemas import Object, Priority
 from .packed import Order, Type

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.model.encoder_decoder.spec import SpeechSpec
-from actorserve.actors.protocol.request import UINT64, Generation, Sampling
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.sampling.ranges import UINT64
 from actorserve.actors.protocol.topics.prompts import SoundPrompt
 
 from ..errors import ApiError, bad_request, overloaded

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from actorserve.actors.protocol.request import INT64, Range
+from actorserve.actors.protocol.sampling.ranges import INT64, Range
 
 ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 TIMED = ("srt", "vtt", "verbose_json")  # forms that need timestamps

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from actorserve.actors.protocol.request import Range
+from actorserve.actors.protocol.sampling.ranges import Range
 
 from ..pooling.schemas import Texts
 

@@ -12,7 +12,8 @@ import pytest
 from actorserve.actors.link.sequences import RemoteSequence
 from actorserve.actors.link.unheeded import Unheeded
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.request import CPU_ONLY, Generation, Sampling, WatermarkingConfig
+from actorserve.actors.protocol.request import CPU_ONLY, Generation, Sampling
+from actorserve.actors.protocol.sampling.fields import WatermarkingConfig
 from actorserve.actors.protocol.sockets.engine_facts import unheeded_of
 from tests.link.test_sequences import PROMPT, Bench
 

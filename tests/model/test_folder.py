@@ -13,7 +13,8 @@ import pytest
 from actorserve.actors.model.generation import sampling_defaults
 from actorserve.actors.model.values import Values
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.protocol.request import default_of, sampling_parameters
+from actorserve.actors.protocol.request import default_of
+from actorserve.actors.protocol.sampling.fields import sampling_parameters
 from tests.model.damaged import CONFIG, GENERATION, INDEX, find, refusal, write
 
 

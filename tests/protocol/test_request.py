@@ -9,17 +9,15 @@ import pytest
 
 from actorserve.actors.llm.sampling_params import SamplingParams
 from actorserve.actors.protocol.messages import Render
-from actorserve.actors.protocol.request import (
+from actorserve.actors.protocol.request import Generation, Sampling, default_of
+from actorserve.actors.protocol.sampling.fields import (
     SAMPLING_FIELDS,
-    Generation,
-    Range,
-    Sampling,
     SamplingFields,
-    default_of,
     ranges_of,
     row_types,
     sampling_parameters,
 )
+from actorserve.actors.protocol.sampling.ranges import Range
 from actorserve.http.anthropic.schemas import MessagesRequest
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerateParameters

@@ -15,7 +15,8 @@ from typing import NamedTuple, get_args, get_type_hints
 from actorserve.actors.options import other_servers
 from actorserve.actors.options.command_line import describe_options
 from actorserve.actors.options.fields import flag
-from actorserve.actors.protocol.request import SamplingFields, default_of, sampling_parameters
+from actorserve.actors.protocol.request import default_of
+from actorserve.actors.protocol.sampling.fields import SamplingFields, sampling_parameters
 from actorserve.http.output.parsers.markup import MARKUPS
 from actorserve.http.output.parsers.registry import JSON_ARRAY, REASONING_PARSERS, TOOL_PARSERS
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from ...options.config import Config, ConfigError
 from ...options.objects.pooler import OPTION, PoolerOptions, read_pooler
-from ...protocol.request import CLASSIFY, EMBED, INT31, TOKEN_CLASSIFY, TOKEN_EMBED
+from ...protocol.request import CLASSIFY, EMBED, TOKEN_CLASSIFY, TOKEN_EMBED
+from ...protocol.sampling.ranges import INT31
 from ..config_json import LARGEST, architecture_name, find_architecture
 from ..families.registry import BY_ARCHITECTURE
 from ..values import Values

@@ -27,7 +27,8 @@ from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import generation_of, slot_of
 
 from ...grammar.matchers import Matchers
-from ...protocol.request import Rendition, row_types
+from ...protocol.request import Rendition
+from ...protocol.sampling.fields import row_types
 from ...protocol.step import LOOKS, NewRow, Step
 from ..logits.processors import LogitsProcessors
 from ..logprobs import LogprobsWriter

@@ -11,7 +11,7 @@ from torch import Tensor
 from actorserve.kernels.triton.sampling import RowParameters
 from actorserve.kernels.triton.step_inputs import RowState, change_rows
 
-from ...protocol.request import row_types
+from ...protocol.sampling.fields import row_types
 from ...protocol.step import NewRow, Step
 from ..transfer import to_device
 from .buffers import CHANGES, StepBuffers

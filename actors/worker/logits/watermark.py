@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...protocol.request import Sampling, WatermarkingConfig
+from ...protocol.request import Sampling
+from ...protocol.sampling.fields import WatermarkingConfig
 
 TABLE_SIZE = 1_000_003  # of numbers that tokens are hashed to
 CANDIDATES = 40  # words that selfhash asks

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, ranges_of
+from actorserve.actors.protocol.request import MOST_LOGPROB_IDS
+from actorserve.actors.protocol.sampling.fields import ranges_of
 
 from ...errors import bad_request
 from ...llamacpp.names import take_names

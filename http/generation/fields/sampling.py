@@ -7,18 +7,9 @@ from typing import Any
 
 import msgspec
 
-from actorserve.actors.protocol.request import (
-    DRY,
-    PENALTIES,
-    SAMPLING_FIELDS,
-    UINT64,
-    Generation,
-    RepeatLimit,
-    Sampling,
-    Think,
-    default_of,
-    sampling_parameters,
-)
+from actorserve.actors.protocol.request import DRY, PENALTIES, Generation, RepeatLimit, Sampling, Think, default_of
+from actorserve.actors.protocol.sampling.fields import SAMPLING_FIELDS, sampling_parameters
+from actorserve.actors.protocol.sampling.ranges import UINT64
 
 from ...errors import ApiError, bad_request
 from ...openai.schemas import (

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from actorserve.actors.protocol.request import SAMPLING_FIELDS, Range, SamplingFields
+from actorserve.actors.protocol.sampling.fields import SAMPLING_FIELDS, SamplingFields
+from actorserve.actors.protocol.sampling.ranges import Range
 
 from ...media.schemas import MediaFields
 from ..schemas import Logprobs, Priority

@@ -15,7 +15,7 @@ from aiohttp import ClientSession, web
 
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.model.pooling.spec import PoolingSpec
-from actorserve.actors.protocol.request import ranges_of
+from actorserve.actors.protocol.sampling.fields import ranges_of
 from actorserve.http.accounts import Accounts
 from actorserve.http.app import make_app
 from actorserve.http.errors import ApiError

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from actorserve.actors.grammar.compiler import unpack
-from actorserve.actors.protocol.request import Rendition, Sampling, ThinkBudget, WatermarkingConfig
+from actorserve.actors.protocol.request import Rendition, Sampling, ThinkBudget
+from actorserve.actors.protocol.sampling.fields import WatermarkingConfig
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.logits.processors import LogitsProcessors

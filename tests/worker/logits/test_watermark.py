@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from actorserve.actors.protocol.request import Sampling, WatermarkingConfig
+from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.protocol.sampling.fields import WatermarkingConfig
 from actorserve.actors.worker.logits import watermark
 from actorserve.actors.worker.logits.watermark import TABLE_SIZE, Watermark
 
