@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from ..files.line_file import LineFile
+from ..files.lines import Request, answered, decode_request
 from ..options.config import ConfigError
 from ..protocol.wire import UNREADABLE
 
@@ -25,23 +27,6 @@ BEGINNING = b'{"'  # of each answer
 
 class BatchError(Exception):
     """The run cannot go on; the message is for people."""
-
-
-class Request(msgspec.Struct, kw_only=True):
-    """A line of the input."""
-
-    custom_id: str
-    url: str
-    body: dict[str, msgspec.Raw]
-    method: str = "POST"
-
-
-class _Answered(msgspec.Struct):
-    custom_id: str
-
-
-_decode = msgspec.json.Decoder(Request).decode
-_decode_answer = msgspec.json.Decoder(_Answered).decode
 
 
 def requests(path: Path) -> Iterator[tuple[int, Request]]:
@@ -59,14 +44,14 @@ def requests(path: Path) -> Iterator[tuple[int, Request]]:
 
 def _request(line: bytes, where: str) -> Request:
     try:
-        request = _decode(line)
+        request = decode_request(line)
     except UNREADABLE as error:
         raise ConfigError(f"{where} is no request of a batch: {error}") from None
     if request.method != "POST":
         raise ConfigError(f"{where}: method must be POST, not {request.method}")
     if not request.url.startswith("/"):
         raise ConfigError(f"{where}: url must be a path such as /v1/chat/completions, not {request.url}")
-    if bytes(request.body.get("stream", b"")) == b"true":
+    if request.wants_stream:
         raise ConfigError(f"{where}: stream must be false: an answer is a line of a file")
     return request
 
@@ -98,6 +83,7 @@ class Answers:
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
                 raise ConfigError(f"--output-file: {self._path} is no file that can be gone on with")
             self._lock()
+            self._lines = LineFile(self._file)
             self._read()
         except BaseException:
             os.close(self._file)
@@ -112,20 +98,17 @@ class Answers:
 
     def _read(self) -> None:
         """Take over what an earlier run has written."""
-        end = 0
-        with os.fdopen(os.dup(self._file), "rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):  # it was killed here
-                    self._check_torn(line, number)
-                    break
-                end += len(line)
-                self._take(line, number)
-        os.ftruncate(self._file, end)
+        for number, line in self._lines.lines():
+            if not line.endswith(b"\n"):  # it was killed here
+                self._check_torn(line, number)
+                break
+            self._take(line, number)
+        self._lines.cut()
 
     def _check_torn(self, line: bytes, number: int) -> None:
         """What is dropped must be of an answer: another file may end without a line's end."""
         try:
-            _decode_answer(line)
+            answered(line)
             return  # whole, but for its end
         except msgspec.ValidationError:
             is_answer = False
@@ -138,7 +121,7 @@ class Answers:
     def _take(self, line: bytes, number: int) -> None:
         where = f"--output-file: {self._path}, line {number}"
         try:
-            name = _decode_answer(line).custom_id
+            name = answered(line)
         except UNREADABLE:
             raise ConfigError(f"{where} is no answer of a batch: name a new file") from None
         if name not in self._expected:
@@ -147,10 +130,8 @@ class Answers:
 
     def append(self, answer: dict[str, Any]) -> None:
         """Add a line, whole. BatchError where the disk is full, or the like."""
-        data = memoryview(msgspec.json.encode(answer) + b"\n")
         try:
-            while data:
-                data = data[os.write(self._file, data) :]
+            self._lines.append(msgspec.json.encode(answer))
         except OSError as error:
             raise BatchError(f"{self._path}: {error}") from None
         self.done.add(answer["custom_id"])

@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from ..files.lines import Request
 from ..protocol.wire import UNREADABLE
-from .files import Request
 
 OF_SOUNDS = ("/audio/transcriptions", "/audio/translations")  # whatever a path begins with
 Fields = list[tuple[str, str]]

@@ -8,8 +8,6 @@ whoever is ready then; so it is with a sound that cannot be fetched just now.
 from __future__ import annotations
 
 import asyncio
-import random
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -18,15 +16,13 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from ..protocol.wire import UNREADABLE
-from .files import Answers, BatchError, Request
+from ..files.lines import BUSY, Request, answer_line, pause_s, response_of
+from .files import Answers, BatchError
 from .forms import FormError, fields_of, form_of, takes_form
 from .servers import BatchServer
-from .sounds import BUSY, CONNECT_S, Sounds, as_text, text_of
+from .sounds import CONNECT_S, Sounds, text_of
 
 NOT_LET_IN = frozenset({401, 403})
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
-MOST_DOUBLINGS = 7  # from the first pause to the longest; of many more there is no float
 MOST_SAID = 200  # letters of why it does not let us in
 
 
@@ -96,7 +92,7 @@ class Sender:
                 found = await self._try(session, request, body, last=tries == self._settings.retries)
                 if isinstance(found, dict):
                     return found
-                await asyncio.sleep(_pause(found, tries))
+                await asyncio.sleep(pause_s(found, tries))
         raise AssertionError("unreachable: the last try returns")
 
     async def _try(
@@ -108,7 +104,7 @@ class Sender:
             sent = await body.sent()
         except FormError as error:
             if error.retry_after is None or last:
-                return _line(request, None, {"code": "no_form", "message": str(error)})
+                return answer_line(request.custom_id, None, {"code": "no_form", "message": str(error)})
             return error.retry_after
         try:
             async with session.post(address + request.url, **sent) as response:
@@ -116,14 +112,15 @@ class Sender:
                 if response.status in NOT_LET_IN:  # the right key would find it answered
                     raise BatchError(self._not_let_in(address, request, response, said))
                 if response.status not in BUSY or last:
-                    return _line(request, _response(response, said), None)
+                    told = response_of(response.status, response.headers.get("X-Request-Id", ""), said)
+                    return answer_line(request.custom_id, told, None)
                 return response.headers.get("Retry-After", "")
         except (aiohttp.ClientError, TimeoutError) as error:
             self._server.lost()
             if not last:
                 return ""
             message = f"the server gave no answer: {text_of(error)}"
-            return _line(request, None, {"code": "no_answer", "message": message})
+            return answer_line(request.custom_id, None, {"code": "no_answer", "message": message})
 
     def _not_let_in(self, address: str, request: Request, response: aiohttp.ClientResponse, said: bytes) -> str:
         key = "with this key" if self._settings.key else "without a key"
@@ -148,29 +145,3 @@ class _Body:
         if self._sound is None:
             self._sound = await self._held.enter_async_context(self._sounds.at(url))
         return {"data": form_of(self._sound, fields)}
-
-
-def _pause(retry_after: str, tries: int) -> float:
-    """Seconds until the next try: as the server says, or twice as long each time; not all at the same moment."""
-    if retry_after.isdecimal():
-        return min(float(retry_after), LONGEST_PAUSE_S) + random.random() * FIRST_PAUSE_S
-    pause = FIRST_PAUSE_S * (1 << min(tries, MOST_DOUBLINGS))
-    return min(pause, LONGEST_PAUSE_S) * (0.5 + random.random())
-
-
-def _response(response: aiohttp.ClientResponse, said: bytes) -> dict[str, Any]:
-    try:
-        body = msgspec.json.decode(said)
-    except UNREADABLE:  # of a proxy, say
-        body = said.decode(errors="replace")
-    return {
-        "status_code": response.status,
-        "request_id": as_text(response.headers.get("X-Request-Id", "")),
-        "body": body,
-    }
-
-
-def _line(request: Request, response: dict[str, Any] | None, error: dict[str, str] | None) -> dict[str, Any]:
-    """An answer in OpenAI's form."""
-    name = f"batch_req_{uuid.uuid4().hex}"
-    return {"id": name, "custom_id": request.custom_id, "response": response, "error": error}

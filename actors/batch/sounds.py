@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
+from ..files.lines import BUSY, as_text
 from .forms import FormError
 
-BUSY = frozenset({408, 429, 500, 502, 503, 504})  # whoever is asked cannot just now
 CONNECT_S = 60.0
 LONGEST = 256 << 20  # bytes of a sound: the most that --max-audio-bytes can be
 MOST_HELD = 4 * LONGEST  # of all that are fetched and not answered yet
@@ -96,11 +96,6 @@ class Sounds:
 def text_of(error: Exception) -> str:
     """For people; it may quote a stranger."""
     return as_text(str(error) or type(error).__name__)
-
-
-def as_text(said: str) -> str:
-    """What a stranger says, in whose headers may be bytes that are no text, which no line can have."""
-    return said.encode(errors="replace").decode()
 
 
 def _failed(error: Exception, retry_after: str | None) -> FormError:

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from actorserve.actors.batch.files import Request
 from actorserve.actors.batch.forms import FormError, fields_of, form_of, takes_form
+from actorserve.actors.files.lines import Request
 
 SOUND = b"RIFF some bytes"
 URL = f"data:audio/wav;base64,{base64.b64encode(SOUND).decode()}"

@@ -13,10 +13,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from actorserve.actors.batch.files import Answers, Request
+from actorserve.actors.batch.files import Answers
 from actorserve.actors.batch.sender import Sender, Settings
 from actorserve.actors.batch.servers import BatchServer
 from actorserve.actors.bench.client_tls import OWN
+from actorserve.actors.files.lines import Request
 
 PATH = "/v1/audio/transcriptions"
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from actorserve.actors.batch import servers
-from actorserve.actors.batch.sender import FIRST_PAUSE_S, LONGEST_PAUSE_S, _pause
 from actorserve.actors.batch.servers import OwnServer
 from actorserve.actors.bench.client_tls import ClientTls
 from actorserve.actors.bench.server import ServerError
+from actorserve.actors.files.lines import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_s
 
 
 class DyingServer:
@@ -56,4 +56,4 @@ async def test_one_that_ends_behind_its_connections_is_started_again(monkeypatch
 
 @pytest.mark.parametrize(("tries", "pause"), [(0, FIRST_PAUSE_S), (3, 2.0), (2000, LONGEST_PAUSE_S)])
 def test_pauses_grow_up_to_the_longest_however_often_it_is_tried(tries: int, pause: float) -> None:
-    assert 0.5 * pause <= _pause("", tries) <= 1.5 * pause
+    assert 0.5 * pause <= pause_s("", tries) <= 1.5 * pause

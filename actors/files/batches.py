@@ -1,0 +1,163 @@
+"""Batches in the folder of --files-dir: what was asked, how far each is, and whether it is to be cancelled."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from .folder import CONTENT, Folder, publish, write_synced
+from .owner import Owner
+
+BATCH_ID = re.compile(r"batch_[0-9a-f]{24}")
+REQUEST, STATE, CANCEL = "request.json", "state.json", "cancel"
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked: request.json."""
+
+    id: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created_at: int  # Unix seconds
+    expires_at: int
+    owner: Owner
+    order: int  # in which batches are listed and begun: Unix nanoseconds
+    metadata: dict[str, str] | None = None
+    output_expires_s: int | None = None  # after which its results are removed
+    digest: str = ""  # of the request's body, by which one that is sent again is known
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """Why a batch was not begun. Without a line it is about the file."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
+class BatchState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far it is: state.json, which the batcher alone writes."""
+
+    status: str = "validating"
+    outcome: str = ""  # what it ends as, once that is known
+    total: int = 0  # lines
+    completed: int = 0
+    failed: int = 0
+    model: str | None = None
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    ended_at: int | None = None
+    errors: list[LineError] = []
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A batch as it is found."""
+
+    request: BatchRequest
+    state: BatchState
+    cancelled_at: int | None = None  # when somebody asked for that
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state.status in ENDED
+
+    @property
+    def status(self) -> str:
+        """As clients read it."""
+        return "cancelling" if self.cancelled_at is not None and not self.has_ended else self.state.status
+
+
+class NoInput(Exception):
+    """The file that it is to read is not there any more."""
+
+
+class BatchStore:
+    """All batches of a folder."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+
+    def create(self, request: BatchRequest) -> Batch:
+        """It is found from now on, and begun by the batcher. The one that has its id, if there is one."""
+        self.folder.make()
+        place = self.place(request.id)
+        with self.folder.locked():
+            if place.exists():
+                return _read(place)
+            if not (self.folder.files / request.input_file_id / CONTENT).exists():
+                raise NoInput
+            made = self.folder.new(request.id)
+            write_synced(made / REQUEST, msgspec.json.encode(request))
+            publish(made, place)
+        return Batch(request, BatchState())
+
+    def find(self, batch_id: str, owner: Owner) -> Batch | None:
+        """None if it is not there, or another's."""
+        found = self.get(batch_id)
+        return found if found is not None and found.request.owner.client == owner.client else None
+
+    def get(self, batch_id: str) -> Batch | None:
+        """The same, whosever it is."""
+        if not BATCH_ID.fullmatch(batch_id):
+            return None
+        try:
+            return _read(self.place(batch_id))
+        except FileNotFoundError:
+            return None
+
+    def all(self) -> list[Batch]:
+        """The oldest first."""
+        names = os.listdir(self.folder.batches) if self.folder.batches.exists() else []
+        found = (self.get(name) for name in names)
+        return sorted((one for one in found if one is not None), key=lambda one: (one.request.order, one.id))
+
+    def cancel(self, batch_id: str) -> Batch:
+        """Of one that was found: the batcher begins no more lines of it."""
+        place = self.place(batch_id)
+        if not (place / CANCEL).exists():  # it tells since when
+            (place / CANCEL).touch(0o600)
+        return _read(place)
+
+    def reader_of(self, file_id: str) -> str | None:
+        """The id of a batch that has not ended and reads this file."""
+        readers = (one.id for one in self.all() if one.request.input_file_id == file_id and not one.has_ended)
+        return next(readers, None)
+
+    def place(self, batch_id: str) -> Path:
+        """Where all of it stands."""
+        return self.folder.batches / batch_id
+
+    # --- the batcher's -------------------------------------------------------------------------------------------
+
+    def save(self, batch_id: str, state: BatchState) -> None:
+        """It is so far."""
+        write_synced(self.place(batch_id) / STATE, msgspec.json.encode(state))
+
+    def is_cancelled(self, batch_id: str) -> bool:
+        """Is it to begin no more lines?"""
+        return (self.place(batch_id) / CANCEL).exists()
+
+
+def _read(place: Path) -> Batch:
+    request = msgspec.json.decode((place / REQUEST).read_bytes(), type=BatchRequest)
+    try:
+        state = msgspec.json.decode((place / STATE).read_bytes(), type=BatchState)
+    except FileNotFoundError:  # the batcher has not seen it yet
+        state = BatchState()
+    try:
+        cancelled = int((place / CANCEL).stat().st_mtime)
+    except FileNotFoundError:
+        cancelled = None
+    return Batch(request, state, cancelled)

@@ -1,0 +1,71 @@
+"""A line of a batch's input and one of its answers, in OpenAI's form; and when one without an answer is asked again."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+import msgspec
+
+from ..protocol.wire import UNREADABLE
+
+BUSY = frozenset({408, 429, 500, 502, 503, 504})  # whoever is asked cannot just now
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
+MOST_DOUBLINGS = 7  # from the first pause to the longest; of many more there is no float
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """A line of the input."""
+
+    custom_id: str
+    url: str
+    body: dict[str, msgspec.Raw]
+    method: str = "POST"
+
+    @property
+    def wants_stream(self) -> bool:
+        return bytes(self.body.get("stream", b"")) == b"true"
+
+
+decode_request = msgspec.json.Decoder(Request).decode
+
+
+class _Answered(msgspec.Struct):
+    custom_id: str
+
+
+_decode_answer = msgspec.json.Decoder(_Answered).decode
+
+
+def answered(line: bytes) -> str:
+    """The custom_id of a line of answers. One of UNREADABLE if it is none."""
+    return _decode_answer(line).custom_id
+
+
+def answer_line(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> dict[str, Any]:
+    """An answer."""
+    return {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": custom_id, "response": response, "error": error}
+
+
+def response_of(status: int, request_id: str, said: bytes) -> dict[str, Any]:
+    """What the server has answered, for such a line."""
+    body: Any
+    try:
+        body = msgspec.json.decode(said)
+    except UNREADABLE:  # of a proxy, say
+        body = said.decode(errors="replace")
+    return {"status_code": status, "request_id": as_text(request_id), "body": body}
+
+
+def as_text(said: str) -> str:
+    """What a stranger says, in whose headers may be bytes that are no text, which no line can have."""
+    return said.encode(errors="replace").decode()
+
+
+def pause_s(retry_after: str, tries: int) -> float:
+    """Seconds until the next try: as the server says, or twice as long each time; not all at the same moment."""
+    if retry_after.isdecimal():
+        return min(float(retry_after), LONGEST_PAUSE_S) + random.random() * FIRST_PAUSE_S
+    pause = FIRST_PAUSE_S * (1 << min(tries, MOST_DOUBLINGS))
+    return min(pause, LONGEST_PAUSE_S) * (0.5 + random.random())
