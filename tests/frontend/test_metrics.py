@@ -236,3 +236,29 @@ def test_a_queue_is_as_long_as_its_model_lets_it_be(models: TwoModels) -> None:
     for name in ("scheduler@0", "scheduler@1"):
         models.writers[name].set_gauge(SchedulerGauge.RUNNING, 7)
     assert models.figures.degraded() == ["scheduler@0: its queue is full (7 sequences)"]
+
+
+def test_llamacpps_names_are_of_all_engines_together(models: TwoModels) -> None:
+    for number, name in enumerate(models.system.schedulers, 1):
+        models.writers[name].set_gauge(SchedulerGauge.RUNNING, number)
+        models.writers[name].set_gauge(SchedulerGauge.GENERATED, 20)
+        histograms = models.system.histograms(models.context.segment, models.system.by_name[name])
+        histograms["vllm:iteration_tokens_total"].observe(8, times=10)
+        histograms["vllm:request_prefill_kv_computed_tokens"].observe(100)
+        histograms["vllm:request_prefill_time_seconds"].observe(2 * 10**9)
+        histograms["vllm:request_generation_tokens"].observe(21)
+        histograms["vllm:request_decode_time_seconds"].observe(4 * 10**9)
+    lines = b"".join(models.figures.metrics()[0]).decode().splitlines()
+    told = dict(line.split() for line in lines if line.startswith("llamacpp:"))
+    assert {name.removeprefix("llamacpp:"): float(value) for name, value in told.items() if float(value)} == {
+        "requests_processing": 1 + 2 + 3,
+        "tokens_predicted_total": 60,
+        "prompt_tokens_total": 300,
+        "prompt_seconds_total": 6,
+        "tokens_predicted_seconds_total": 12,
+        "n_decode_total": 30,
+        "prompt_tokens_seconds": 50,
+        "predicted_tokens_seconds": 5,
+        "n_busy_slots_per_decode": 2,
+    }
+    assert "# TYPE llamacpp:n_decode_total counter" in lines
