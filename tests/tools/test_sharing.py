@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.runs.sharing import FOLDERS, Sharing, unit
+from tests.support.runs.sharing import ASKED_BY_MANY, FOLDERS, Sharing, unit
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,17 +36,40 @@ def test_all_else_is_run_by_files() -> None:
     assert unit("tests/http/test_paths.py::test_a[b/c]") == "tests/http/test_paths.py"
 
 
+def item(nodeid: str, *asks: str) -> Any:
+    return SimpleNamespace(nodeid=nodeid, fixturenames=asks)
+
+
+def made(name: str, folder: str, scope: str, ended: list[str]) -> Any:
+    """A fixture that says when it ends for whom."""
+    return type(
+        "Made", (), {"argname": name, "baseid": folder, "scope": scope, "finish": lambda _, asked: ended.append(asked)}
+    )()
+
+
 def test_what_is_shared_ends_behind_the_last_test_of_its_folder() -> None:
     sharing, ended = Sharing(), list[str]()
     for folder, scope in (("tests/observer", "session"), ("tests/worker", "session"), ("tests/llm", "module")):
-        made = type(
-            "Made", (), {"baseid": folder, "scope": scope, "finish": lambda self, request: ended.append(request)}
-        )
-        through(sharing.pytest_fixture_setup(made(), folder))
-    following: Any = SimpleNamespace(nodeid="tests/observer/test_ps.py::test_a")
+        through(sharing.pytest_fixture_setup(made("own", folder, scope, ended), folder))
+    following = item("tests/observer/test_ps.py::test_a")
     through(sharing.pytest_runtest_teardown(following))
     assert not ended
     following.nodeid = "tests/page/test_page.py::test_a"
     through(sharing.pytest_runtest_teardown(following))
     through(sharing.pytest_runtest_teardown(None))
     assert ended == ["tests/observer"]
+
+
+def test_files_that_ask_for_the_server_of_all_come_first_and_it_ends_behind_them() -> None:
+    sharing, ended = Sharing(), list[str]()
+    other, alone = item("tests/a/test_a.py::test_a"), item("tests/b/test_b.py::test_a")
+    asking, last = item("tests/b/test_b.py::test_b", ASKED_BY_MANY), item("tests/c/test_c.py::test_a", ASKED_BY_MANY)
+    items = [other, alone, asking, last]
+    sharing.pytest_collection_modifyitems(items)
+    assert items == [alone, asking, last, other]
+    through(sharing.pytest_fixture_setup(made(ASKED_BY_MANY, "tests", "session", ended), "it"))
+    for following in (alone, last):
+        through(sharing.pytest_runtest_teardown(following))
+        assert not ended
+    through(sharing.pytest_runtest_teardown(other))
+    assert ended == ["it"]
