@@ -16,6 +16,7 @@ from .middleware.context import DRAIN, ERRORS, GO_ON, REFUSED, REQUEST_ID, ROOT,
 from .middleware.edge import Middlewares, redirect
 from .openapi.error_bodies import BODIES
 from .paths.elsewhere import reason_of
+from .paths.optional import turned_off
 from .route import Route
 from .routes import ROUTES, error_of
 from .settings import Settings, printable
@@ -38,7 +39,9 @@ def make_app(engine: ServerEngine, settings: Settings, more: Sequence[Middleware
     app[DRAIN] = apis.drain
     app.on_shutdown.append(api.page.end)
     for route in ROUTES:
-        if route.handler:
+        if option := turned_off(route.path, settings.off):
+            _add(app, route, _refusing(option))
+        elif route.handler:
             _add(app, route, apis.handler(route))
             log.debug("serves %s %s", route.method.upper(), route.template)
     return app
@@ -49,6 +52,14 @@ def _add(app: web.Application, route: Route, handler: Handler) -> None:
         app.router.add_get(route.path, handler, allow_head=route.head)
     else:
         app.router.add_route(route.method.upper(), route.path, handler)
+
+
+def _refusing(option: str) -> Handler:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        flag = f"--no-{option.replace('_', '-')}"
+        raise ApiError(404, f"{printable(request.path)} is not there: the server was started with {flag}.")
+
+    return refuse
 
 
 @web.middleware

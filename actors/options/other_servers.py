@@ -201,6 +201,10 @@ FIXED: dict[str, tuple[str, bool | str | float]] = {
     "--verbose": ("log_level", "debug"),
     "--log-verbose": ("log_level", "debug"),
     "-v": ("log_level", "debug"),
+    **dict.fromkeys(("--ui", "--webui"), ("enable_page", True)),
+    "--slots": ("enable_slots", True),
+    "--metrics": ("enable_metrics", True),
+    "--disable-fastapi-docs": ("enable_docs", False),
     "--warmup": ("warm_up", True),
     "--skip-server-warmup": ("warm_up", False),
     "--constrained-json-disable-any-whitespace": (

@@ -250,7 +250,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
             "structured_outputs_config "
             "stream_response_default_include_usage trust_request_mm_kwargs fingerprint_mode fingerprint_value "
             "default_chat_template_kwargs sse_keep_alive_interval realtime_idle_timeout allow_credentials root_path "
-            "middleware max_header_count".split()
+            "middleware max_header_count enable_page enable_docs enable_metrics enable_slots".split()
         ),
         gauges=FrontendGauge,
         kept=FRONTEND_KEPT,

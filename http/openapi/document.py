@@ -14,6 +14,7 @@ import actorserve
 
 from ..generation.idempotency import CLOSED, MAX_KEY, STATE
 from ..output.answer import NDJSON
+from ..paths.optional import turned_off
 from ..route import Route
 from ..routes import ROUTES
 from ..settings import Settings
@@ -55,6 +56,7 @@ def _is_listed(route: Route, settings: Settings) -> bool:
         and not (route.page or route.refuses)
         and (not route.admin or settings.admin_api_key is not None)
         and (not route.of_keys or settings.accounts.enabled)
+        and not turned_off(route.path, settings.off)
     )
 
 

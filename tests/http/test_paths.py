@@ -156,6 +156,28 @@ async def test_what_is_not_there_is_told_with_the_reason(served: Served, path: s
 
 
 @pytest.mark.parametrize(
+    ("option", "paths"),
+    [
+        ("enable_page", ["/", "/docs", "/page/actors.css"]),
+        ("enable_docs", ["/docs", "/openapi.json"]),
+        ("enable_metrics", ["/metrics"]),
+        ("enable_slots", ["/slots"]),
+    ],
+)
+async def test_what_is_turned_off_says_by_which_option(option: str, paths: list[str]) -> None:
+    async with serving(off=frozenset([option])) as served:
+        for path in paths:
+            answer = await served.ask("GET", path)
+            assert answer.status == 404, path
+            assert f"--no-{option.replace('_', '-')}" in answer.json["error"]["message"]
+        props = (await served.ask("GET", "/props")).json
+        assert props["endpoint_slots"] is (option != "enable_slots")
+        assert props["endpoint_metrics"] is (option != "enable_metrics")
+        if option != "enable_docs":
+            assert not set(paths) & (await served.ask("GET", "/openapi.json")).json["paths"].keys()
+
+
+@pytest.mark.parametrize(
     ("path", "status", "why"),
     [
         ("/slots/0?action=save", 404, "--kv-offload keeps it in a folder"),

@@ -97,6 +97,10 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     enable_request_id_headers: Annotated[bool, Meta(description="answers have an X-Request-Id, the request's own")] = (
         True
     )
+    enable_page: Annotated[bool, Meta(description="the page at / is there")] = True
+    enable_docs: Annotated[bool, Meta(description="/docs and /openapi.json are there")] = True
+    enable_metrics: Annotated[bool, Meta(description="/metrics is there")] = True
+    enable_slots: Annotated[bool, Meta(description="/slots is there")] = True
     fingerprint_mode: Annotated[
         FingerprintMode,
         Meta(

@@ -22,8 +22,7 @@ NEEDLESS = {  # reason: names
     "--encoder-cache-gb and --media-memory-bytes set the memory of pictures": "--skip-mm-profiling",
     why.REPLACED: "--dist-timeout=",
     "attention never writes the whole matrix": "-fa --flash-attn",
-    why.METRICS: "--metrics --enable-metrics",
-    "/slots and /props are always there": "--slots --props",
+    "/props is always there": "--props",
     "certificates are read again when they change": "--enable-ssl-refresh",
     "usage always tells cached tokens": "--enable-prompt-tokens-details --enable-cache-report",
     "/load and /tokenizer_info are always there": "--enable-server-load-tracking --enable-tokenizer-info-endpoint",
@@ -32,7 +31,6 @@ NEEDLESS = {  # reason: names
     why.NO_ACCESS_LOG: "--disable-uvicorn-access-log --disable-access-log-for-endpoints=",
     why.ONE_LOG: "--uvicorn-log-level= "
     "--log-level-http= --decode-log-interval= --log-requests-level= -lv= --verbosity= --log-verbosity=",
-    "the page is always there": "--ui --webui",
     "a model that takes pictures takes them": "--enable-multimodal",
     why.ONE_WAY: "--attention-backend= --sampling-backend= --grammar-backend= --guided-decoding-backend= "
     "--prefix-caching-hash-algo= --use-v2-block-manager --disable-custom-all-reduce "
@@ -78,9 +76,8 @@ REFUSED = {  # reason: names
     "--renderers sets how many processes tokenise": "--tokenizer-pool-size",
     "--revision is that of the model; a folder of another one can be given by --tokenizer": "--tokenizer-revision "
     "--code-revision",
-    "it is always there; a proxy before the server can keep clients from it": "--no-ui --no-webui --no-slots "
-    "--no-props --no-metrics",
-    why.PROXY: "--ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
+    "it is always there; a proxy before the server can keep clients from it": "--no-props",
+    why.PROXY: "--ssl-cert-reqs --ssl-ciphers --path",
     "no code of this kind is loaded": "--scheduler-cls --tools",
     "--profile-dir is the folder for /start_profile": "--profiler-config",
     "logprobs are those of the model, before penalties, bias and temperature": "--logprobs-mode",

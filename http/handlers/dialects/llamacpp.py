@@ -161,9 +161,9 @@ class LlamaApi:
                 "eos_token": about.get("eos_token") or "",
                 "build_info": f"actorserve {actorserve.__version__}",
                 "is_sleeping": self._sleeps(),
-                "endpoint_slots": True,
+                "endpoint_slots": "enable_slots" not in settings.off,
                 "endpoint_props": False,
-                "endpoint_metrics": True,
+                "endpoint_metrics": "enable_metrics" not in settings.off,
             }
         )
 

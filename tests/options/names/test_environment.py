@@ -24,6 +24,10 @@ from .command_lines import read
         ("CTX_SIZE", "4096", {"max_model_len": 4096}),
         ("CTX_SIZE", "0", {}),
         ("CTX_SIZE", "", {}),
+        ("ENDPOINT_SLOTS", "0", {"enable_slots": False}),
+        ("ENDPOINT_SLOTS", "1", {"enable_slots": True}),
+        ("WEBUI", "0", {"enable_page": False}),
+        ("NO_WEBUI", "1", {"enable_page": False}),
         ("N_PARALLEL", "4", {"max_num_seqs": 4}),
         ("BATCH", "512", {"max_num_batched_tokens": 512}),
         ("THREADS", "-1", {"threads": None}),
@@ -108,7 +112,6 @@ def test_what_is_not_asked_for_may_be_there(name: str, capsys: pytest.CaptureFix
         ("CPU_MOE", "1", "cpu-moe: not supported"),
         ("SPLIT_MODE", "row", "split-mode: not supported"),
         ("CACHE_RAM", "2048", "cache-ram: not supported"),
-        ("ENDPOINT_SLOTS", "0", "no-slots: not supported"),
     ],
 )
 def test_an_error_names_the_variable(name: str, text: str, words: str) -> None:
