@@ -43,6 +43,8 @@ class Route:
     open: bool = False  # no key is asked for
     admin: bool = False  # the key of --admin-api-key is asked for; without that option nothing is there
     of_keys: bool = False  # of servers with --key-file
+    of_files: bool = False  # of servers with --files-dir
+    form: bool = False  # its body is a form that is read piece by piece
     refuses: bool = False  # what others have here is answered with the reason why it is not
     page: bool = False  # of the page: it is none of the API's
     listed: bool = True  # in documents; False: it is another one by a name of its own
@@ -62,6 +64,12 @@ class Route:
         if self.hears:
             return settings.hears
         return settings.generates or not (self.generates or (self.upgrades and not settings.hears))
+
+    @property
+    def is_batched(self) -> bool:
+        """May lines of a batch be asked of it?"""
+        makes = self.generates is not None or self.pools
+        return makes and self.method == "post" and self.listed and self.path.startswith("/v1/") and "{" not in self.path
 
     @property
     def template(self) -> str:

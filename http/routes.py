@@ -18,6 +18,7 @@ from .paths.dialects.sglang import SGLANG
 from .paths.dialects.sglang_operations import SGLANG_OPERATIONS
 from .paths.dialects.tei import TEI
 from .paths.dialects.tgi import TGI
+from .paths.files import FILES_AND_BATCHES
 from .paths.operations import OPERATIONS
 from .paths.page import PAGE
 from .paths.pooling import POOLING
@@ -31,6 +32,7 @@ ROUTES: tuple[Route, ...] = (
     *COMPLETIONS,
     *RESPONSES_AND_MESSAGES,
     *CONVERSATIONS,
+    *FILES_AND_BATCHES,
     *POOLING,
     *SPEECH,
     *OPERATIONS,
@@ -55,6 +57,7 @@ PROBE_PATHS = frozenset(route.path for route in ROUTES if route.open and not rou
 PAGE_PATHS = OPEN_PATHS - PROBE_PATHS  # the page's files
 ADMIN_PATHS = frozenset(route.path for route in ROUTES if route.admin)
 UNBUILT_PATHS = frozenset(route.path for route in ROUTES if not route.handler)
+BATCHED = tuple(route.path for route in ROUTES if route.is_batched)  # of which a batch's lines may be
 GENERATING = {route.path: route.generates for route in ROUTES if route.generates is not None}
 ERRORS = {route.path.partition("/{")[0]: route.error for route in ROUTES if route.error is not answers.Error}
 OPENAIS = frozenset(route.path.partition("/{")[0] for route in ROUTES) - ERRORS.keys()

@@ -104,6 +104,15 @@ class AdapterNames:
 
 
 @dataclass(frozen=True)
+class FileSettings:
+    """Of --files-dir."""
+
+    folder: str
+    limit: int  # bytes of all files in it
+    secret: bytes = b""  # by which the batcher shows for whom it asks (actors/files/owner.py)
+
+
+@dataclass(frozen=True)
 class LogitsPlugins:
     """Code that changes logits."""
 
@@ -168,6 +177,7 @@ class Settings:
     request_id_headers: bool = True
     max_log_len: int | None = None  # characters of a prompt in a line for who debugs
     pooling: PoolingSpec | None = None  # how the model pools, if it makes no texts
+    files: FileSettings | None = None  # where clients' files and batches are kept
     kv: KVSharing | None = None  # how other servers find the KV blocks that this one has computed
     engines: range = range(1)  # of this model, the numbers by which X-data-parallel-rank names them
     first_engine: int = 0  # the number by which it names the first of the server

@@ -57,15 +57,20 @@ class Upload:
         with folder.locked():
             self._place = folder.new(file_id)
             self._fd = hold(self._place / CONTENT)
-        self._digest = hashlib.sha256()
+        self._sha256 = hashlib.sha256()
         self.size = 0
+
+    @property
+    def digest(self) -> str:
+        """Of what has come."""
+        return self._sha256.hexdigest()
 
     def write(self, data: bytes) -> None:
         """NoRoom if it is too long."""
         self.size += len(data)
         if self.size > self._room:
             raise NoRoom(self.size > self._limit)
-        self._digest.update(data)
+        self._sha256.update(data)
         write_all(self._fd, data)
 
     def keep(self, owner: Owner, filename: str, purpose: str, created: int, expires_s: int | None = None) -> StoredFile:
@@ -81,7 +86,7 @@ class Upload:
             purpose=purpose,
             owner=owner,
             order=time.time_ns(),
-            digest=self._digest.hexdigest(),
+            digest=self.digest,
             expires_at=None if expires_s is None else created + expires_s,
         )
         write_synced(self._place / META, msgspec.json.encode(stored))

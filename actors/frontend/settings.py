@@ -8,7 +8,15 @@ import time
 from functools import partial
 
 from actorserve.http.paths.optional import OPTIONAL
-from actorserve.http.settings import AdapterNames, Catalog, KVSharing, Settings, media_rules, plugins_of
+from actorserve.http.settings import (
+    AdapterNames,
+    Catalog,
+    FileSettings,
+    KVSharing,
+    Settings,
+    media_rules,
+    plugins_of,
+)
 
 from ..model.checks.device import draws_on_gpu
 from ..model.tokenizers.tokenizer import describe_tokenizer
@@ -64,6 +72,7 @@ def _settings(
         allowed_methods=tuple(config.allowed_methods),
         allowed_headers=tuple(config.allowed_headers),
         request_id_headers=config.enable_request_id_headers,
+        files=_files(context),
         kv=_kv_sharing(context),
         engines=range(config.first_engine + served.engines.start, config.first_engine + served.engines.stop),
         max_form_bytes=form_bytes(config),
@@ -89,6 +98,12 @@ def _settings(
         tools_by_url=bool(config.allowed_tool_domains),
         off=frozenset(option for option in OPTIONAL if not getattr(config, option)),
     )
+
+
+def _files(context: Context) -> FileSettings | None:
+    """Where clients' files are kept; None where they are not."""
+    config = context.config
+    return None if config.files_dir is None else FileSettings(config.files_dir, config.files_limit, context.secret())
 
 
 def _kv_sharing(context: Context) -> KVSharing | None:

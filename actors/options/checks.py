@@ -87,6 +87,10 @@ def _check_serving(config: Config) -> None:
         from .serving.http2 import check_http2
 
         check_http2(config)
+    if config.files_dir is not None or config.max_batch_lines is not None:
+        from .serving.files import check_files
+
+        check_files(config)
     _check_plugins(config)
     if config.has_tools:
         from .objects.tool_servers import check_tools

@@ -40,6 +40,7 @@ GROUPS = {  # by the fields that begin them; what follows belongs to it, too
     "api_key": "keys, browsers, TLS",
     "enable_request_id_headers": "server",
     "tokenizer": "rendering",
+    "files_dir": "files and batches",
     "limit_mm_per_prompt": "pictures and sounds",
     "dtype": "engine",
     "kv_cache_memory_bytes": "memory",

@@ -1,8 +1,9 @@
 """Every option, frozen: what the command line, a YAML file or the LLM class set, and all actors read.
 
 The options stand in groups/, each group behind the one before it, since a struct has one base: server, rendering,
-tool_calls, pictures, weights, kv_cache, batching, parallel, computing, processes. They know no actor, of models only
-which weight formats there are, and import no torch. A value that cannot be is refused here, with the option's name.
+tool_calls, files, pictures, weights, kv_cache, batching, parallel, computing, processes. They know no actor, of models
+only which weight formats there are, and import no torch. A value that cannot be is refused here, with the option's
+name.
 """
 
 from __future__ import annotations
@@ -97,6 +98,11 @@ class Config(ProcessOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def has_tools(self) -> bool:
         """Are there tools that are called here?"""
         return bool(self.tool_server or self.allowed_tool_domains)
+
+    @property
+    def has_batches(self) -> bool:
+        """Are there lines of batches to be asked?"""
+        return self.files_dir is not None
 
     @property
     def engines(self) -> int:

@@ -19,6 +19,7 @@ from .request import USUAL_LOGPROBS
 from .served import ServedModel, embedded_numbers, pooled_numbers
 
 KV_LISTENER = "kv_listener"  # in Context.files, where other servers fetch KV blocks: it has no size
+SECRET = "secret"  # likewise, of the key by which the batcher asks (files/owner.py)
 MAX_TABLES = 2  # block tables of windows take no more blocks than the one of all tokens
 JOURNALED = 1024  # connections, the lowest numbers first
 RECENT_BYTES = 16 << 20  # of each of a frontend's logs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from actorserve.shm.kv_map.notes import BlockNotes
@@ -9,7 +10,9 @@ from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.table.prompt_embeds import PromptEmbeds
 from actorserve.shm.table.vectors import Vectors
 
+from ..files.owner import SECRET_BYTES
 from ..protocol.actor_spec import ActorSpec
+from ..protocol.file_sizes import SECRET
 from ..protocol.media import MediaItem
 from ..protocol.topology import System
 
@@ -48,6 +51,10 @@ class MemoryFiles:
         """What stands in its engine's cached blocks; None where nobody is told."""
         sizes = self.system.files.kv_notes
         return None if sizes is None else BlockNotes(self.files["kv_notes"], sizes, self.spec.engine)
+
+    def secret(self) -> bytes:
+        """By which the batcher shows for whom it asks, of a server with --files-dir."""
+        return os.pread(self.files[SECRET], SECRET_BYTES, 0)
 
     def kv_tier(self) -> TierArena | None:
         """KV blocks that are kept in the host's memory; None without --kv-offload."""

@@ -30,10 +30,13 @@ from actorserve.shm.table.table import RequestTable
 from actorserve.shm.table.vectors import Vectors
 from actorserve.shm.weights import WeightsRecord
 
+from ..files.owner import SECRET_BYTES
 from ..protocol.actor_spec import ActorSpec
+from ..protocol.file_sizes import SECRET
 from ..protocol.kinds import SUPERVISOR, kind_of
 from ..protocol.sockets.keeper_wire import KEEPER, listen_here
 from ..protocol.topology import System
+from ..runtime.descriptors import memory_file
 from ..runtime.in_flight import Ended
 from ..runtime.process import Boot
 from ..telemetry.discovery import Description, publish, without_secrets
@@ -77,6 +80,8 @@ class Memory:
         }
         if system.config.uses_ray:
             self.files["places"] = EnginePlaces.create(len(system.remote_engines))
+        if system.config.has_batches:
+            self.files[SECRET] = memory_file(os.urandom(SECRET_BYTES))
         if system.config.keep_kv:
             self.files[KEEPER] = listen_here().detach()
         if system.files.kv_notes is not None:

@@ -40,6 +40,8 @@ from .dialects.sglang import SglangApi
 from .dialects.sglang_operations import SglangOperations
 from .dialects.tei import TeiApi
 from .dialects.tgi import TgiApi
+from .files.batches import BatchesApi
+from .files.files import FilesApi
 from .generate import Generator
 from .openapi import Described
 from .operators.adapters import AdaptersApi
@@ -80,6 +82,8 @@ class Api:
         self.responses = ResponsesApi(self._generator, responses)
         self.compaction = CompactionApi(self.responses)
         self.conversations = ConversationsApi(self.responses, self._body_with_media)
+        self.files = FilesApi(settings)
+        self.batches = BatchesApi(settings, self._body)
         self.response_sockets = ResponseSockets(self.responses, self.longest, self._unfinished)
         self.sessions = SessionsApi(self._generator, self._body_to_generate)
         self.decisions = DecisionsApi(self._generator, self._conversation)

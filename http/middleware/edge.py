@@ -17,6 +17,7 @@ from aiohttp.typedefs import Handler
 from yarl import URL
 
 from actorserve.actors.accounts.account import digest_of
+from actorserve.actors.files.owner import Owner, read_key
 
 from ..errors import ApiError, bad_request
 from ..generation.idempotency_keys import client_of
@@ -70,12 +71,23 @@ class Middlewares:
 
     def _check_client_key(self, request: web.Request) -> None:
         key = sent_key(request)
+        if self._settings.files is not None and (owner := read_key(key, self._settings.files.secret)) is not None:
+            return self._stand_for(request, owner)
         account = self._settings.accounts.find(key)
         if account is not None:
             request[ACCOUNT] = account
         elif not _is_among(key, self._keys) and not (request.path == USAGE and _is_among(key, self._admin_keys)):
             raise _unknown()
         request[CLIENT] = client_of(key)
+
+    def _stand_for(self, request: web.Request, owner: Owner) -> None:
+        """A line of a batch comes as its owner would, as long as there is his key."""
+        account = self._settings.accounts.named(owner.account) if owner.account else None
+        if account is not None:
+            request[ACCOUNT] = account
+        elif owner.account or owner.client not in map(client_of, self._keys):
+            raise _unknown()
+        request[CLIENT] = owner.client
 
     def _is_client_secret(self, key: bytes) -> bool:
         """And no key that happens to begin so."""

@@ -56,6 +56,7 @@ def _is_listed(route: Route, settings: Settings) -> bool:
         and not (route.page or route.refuses)
         and (not route.admin or settings.admin_api_key is not None)
         and (not route.of_keys or settings.accounts.enabled)
+        and (not route.of_files or settings.files is not None)
         and not turned_off(route.path, settings.off)
     )
 
@@ -83,7 +84,7 @@ def _operation(route: Route, book: Book) -> Schema:
     if parameters := _parameters(route, book):
         operation["parameters"] = parameters
     if route.request is not None:
-        form = FORM if route.hears else JSON
+        form = FORM if route.hears or route.form else JSON
         operation["requestBody"] = {"required": True, "content": {form: {"schema": book.ref(route.request)}}}
     statuses = {*route.statuses, *((403,) if route.admin else ())}
     if _is_guarded(route, book.settings):

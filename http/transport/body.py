@@ -214,7 +214,7 @@ async def _wait_for(request: web.Request, limit: int, budget: BodyBudget) -> byt
     announced: AnnouncedLength | None = getattr(request.protocol, "announced", None)
     parts, size = [], 0
     if EXPECTS in request:
-        _ask_for(request)
+        ask_for(request)
     try:
         async with asyncio.timeout(BODY_S) as deadline:
             if announced is not None:
@@ -254,7 +254,7 @@ def _malformed(error: web.RequestPayloadError) -> ApiError:
     return bad_request(f"The body is malformed: {error}")
 
 
-def _ask_for(request: web.Request) -> None:
+def ask_for(request: web.Request) -> None:
     """The client waits for this before it sends the body."""
     record = record_of(request)
     if record is not None:

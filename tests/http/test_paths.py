@@ -142,11 +142,11 @@ async def test_a_route_that_is_none(served: Served, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("/v1/files", "run-batch"),
+        ("/v1/uploads", "POST /v1/files"),
         ("/v1/vector_stores/vs_1/files", "Nothing is searched"),
         ("/v1/moderations", "/classify"),
         ("/v1/audio/speech", "texts"),
-        ("/v1/batches", "run-batch"),
+        ("/v1/threads", "/v1/conversations"),
     ],
 )
 async def test_what_is_not_there_is_told_with_the_reason(served: Served, path: str, why: str) -> None:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from .tool_calls import ToolOptions
+from .files import FileOptions
 
 
-class MediaOptions(ToolOptions, frozen=True, kw_only=True):
+class MediaOptions(FileOptions, frozen=True, kw_only=True):
     """Which pictures, films and sounds requests may have."""
 
     limit_mm_per_prompt: Annotated[

@@ -110,14 +110,14 @@ def items_as_kept(given: Iterable[Object], key: str) -> list[Object]:
     return items
 
 
-def page_of(items: list[Object], wanted: InputItemsQuery) -> Object:
-    """These of the items, which are given oldest first, as a list of OpenAI's API."""
+def page_of(items: list[Object], wanted: InputItemsQuery, what: str = "input item") -> Object:
+    """These of the items, which are given oldest first, as a list of OpenAI's API. `what` they are."""
     ordered = items if wanted.order == "asc" else items[::-1]
     begin = 0
     if wanted.after is not None:
         found = next((index for index, item in enumerate(ordered) if item["id"] == wanted.after), None)
         if found is None:
-            raise bad_request(f"after: there is no input item {wanted.after[:64]!r}.", "after")
+            raise bad_request(f"after: there is no {what} {wanted.after[:64]!r}.", "after")
         begin = found + 1
     page = ordered[begin : begin + wanted.limit]
     ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}

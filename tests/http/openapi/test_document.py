@@ -28,10 +28,11 @@ from actorserve.http.openapi.document import document
 from actorserve.http.openapi.operations import Health
 from actorserve.http.route import Route
 from actorserve.http.routes import PROBE_PATHS, ROUTES
+from actorserve.http.settings import FileSettings
 from actorserve.http.speech.schemas import SpeechRequest
 from tests.http import fakes, serving
 
-SETTINGS = replace(serving.SETTINGS, reasoning_parser="qwen3")
+SETTINGS = replace(serving.SETTINGS, reasoning_parser="qwen3", files=FileSettings("folder", 1))
 DOCUMENT = document(SETTINGS)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 HI = [{"role": "user", "content": "hi"}]
@@ -88,6 +89,10 @@ def test_all_of_the_api_is_in_it() -> None:
     accounts = Accounts()
     accounts.enabled = True
     assert "/v1/usage" in document(replace(SETTINGS, accounts=accounts))["paths"]
+    without = document(replace(SETTINGS, files=None))["paths"]
+    assert not {"/v1/files", "/v1/batches/{id}"} & set(without) and "/v1/batches/{id}" in DOCUMENT["paths"]
+    upload = DOCUMENT["paths"]["/v1/files"]["post"]["requestBody"]["content"]
+    assert upload == {"multipart/form-data": {"schema": {"$ref": "#/components/schemas/FileForm"}}}
 
 
 def test_a_model_that_listens_has_other_paths() -> None:

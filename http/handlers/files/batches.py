@@ -1,0 +1,104 @@
+"""/v1/batches: begun, listed, looked at, cancelled. Their lines are asked by the batcher (actors/batcher/)."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from actorserve.actors.files.batches import Batch, BatchRequest, BatchStore, NoInput
+from actorserve.actors.files.store import FileStore
+
+from ...errors import ApiError, bad_request
+from ...generation.fields.decoding import decode_query
+from ...generation.fields.unsupported import read
+from ...openai.batches.objects import batch_object
+from ...openai.batches.schemas import BatchRequestBody
+from ...openai.responses.requests import check_metadata
+from ...openai.responses.schemas import InputItemsQuery
+from ...openai.responses.stored import page_of
+from ...routes import BATCHED
+from ...settings import Settings, printable
+from ...transport.json_response import json_response
+from .files import find_file, no_file
+from .requests import check_same, folder_of, new_id, on_disk, owner_of, settings_of
+
+PREFIX = "batch_"
+INPUT = "input_file_id"
+HOUR_S = 3600
+
+
+class BatchesApi:
+    """Its handlers."""
+
+    def __init__(self, settings: Settings, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
+        self._settings, self._read_body = settings, read_body
+
+    async def create(self, request: web.Request) -> web.Response:
+        """POST /v1/batches."""
+        store, owner = self._store, owner_of(request)
+        raw = await self._read_body(request)
+        body = read(BatchRequestBody, raw)
+        check_metadata(body.metadata or {})
+        if body.endpoint not in BATCHED:
+            raise bad_request(f"endpoint must be one of {', '.join(BATCHED)}.", "endpoint")
+        files = FileStore(store.folder, settings_of(self._settings).limit)
+        batch_id, created = new_id(request, PREFIX, self._settings)
+        digest = hashlib.sha256(raw).hexdigest()
+        if (before := await on_disk(store.find, batch_id, owner)) is not None:
+            check_same(before.request.digest == digest)
+            return json_response(batch_object(before))
+        found = await find_file(files, body.input_file_id, owner, INPUT)
+        if found.purpose != "batch":
+            text = f"{INPUT}: {found.id} has the purpose {found.purpose}; upload it with the purpose batch."
+            raise bad_request(text, INPUT)
+        asked = BatchRequest(
+            id=batch_id,
+            endpoint=body.endpoint,
+            input_file_id=found.id,
+            completion_window=body.completion_window,
+            created_at=created,
+            expires_at=created + body.hours * HOUR_S,
+            owner=owner,
+            order=time.time_ns(),
+            metadata=body.metadata,
+            output_expires_s=None if body.output_expires_after is None else body.output_expires_after.seconds,
+            digest=digest,
+        )
+        try:
+            return json_response(batch_object(await on_disk(store.create, asked)))
+        except NoInput:  # it was deleted meanwhile
+            raise no_file(found.id, INPUT) from None
+
+    async def list(self, request: web.Request) -> web.Response:
+        """GET /v1/batches."""
+        wanted, owner = decode_query(InputItemsQuery, request.query), owner_of(request)
+        found = await on_disk(self._store.all)
+        items = [batch_object(one) for one in found if one.request.owner.client == owner.client]
+        return json_response(page_of(items, wanted, "batch"))
+
+    async def retrieve(self, request: web.Request) -> web.Response:
+        """GET /v1/batches/{id}."""
+        return json_response(batch_object(await self._found(request)))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """POST /v1/batches/{id}/cancel."""
+        found = await self._found(request)
+        if found.has_ended:
+            raise ApiError(409, f"Cannot cancel a batch with status '{found.status}'.", "id")
+        return json_response(batch_object(await on_disk(self._store.cancel, found.id)))
+
+    # --- which one -----------------------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> BatchStore:
+        return BatchStore(folder_of(self._settings))
+
+    async def _found(self, request: web.Request) -> Batch:
+        name = request.match_info["id"]
+        found = await on_disk(self._store.find, name, owner_of(request))
+        if found is None:
+            raise ApiError(404, f"No batch found with id '{printable(name)[:64]}'.", "id")
+        return found

@@ -1,0 +1,152 @@
+"""/v1/files: kept, listed, read, removed."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from actorserve.actors.files.owner import Owner
+from actorserve.actors.files.store import FileStore, InUse, NoRoom, StoredFile, Upload
+
+from ...errors import ApiError, bad_request
+from ...generation.fields.decoding import decode_query
+from ...openai.batches.objects import file_object
+from ...openai.batches.schemas import PURPOSES, FileExpiry, FilesQuery
+from ...openai.responses.stored import page_of
+from ...settings import Settings, printable
+from ...transport.json_response import json_response
+from ...transport.upload import read_upload
+from .requests import check_same, folder_of, new_id, on_disk, owner_of, settings_of
+
+PREFIX = "file-"
+AT_ONCE = 1 << 20  # bytes of a file that are one piece of an answer, which another frontend can go on with
+PIECE = 256 << 10
+NAME = 255  # characters
+EXPIRY = "expires_after"
+BINARY = "application/octet-stream"
+
+
+class FilesApi:
+    """Its handlers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def create(self, request: web.Request) -> web.Response:
+        """POST /v1/files."""
+        store = self._store
+        file_id, created = new_id(request, PREFIX, self._settings)
+        upload = await on_disk(store.begin, file_id)
+        try:
+            return json_response(file_object(await self._read(request, upload, created)))
+        except NoRoom as error:
+            raise self._no_room(error) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise ApiError(507, "The disk of --files-dir is full.") from None
+        finally:
+            await on_disk(upload.drop)
+
+    async def _read(self, request: web.Request, upload: Upload, created: int) -> StoredFile:
+        async def write(piece: bytes) -> None:
+            await on_disk(upload.write, piece)
+
+        filename, fields = await read_upload(request, "file", write)
+        if filename is None:
+            raise bad_request("file is missing: it is a part of the form, with a filename.", "file")
+        purpose = fields.get("purpose", "")
+        if purpose not in PURPOSES:
+            raise bad_request(f"purpose must be one of {', '.join(PURPOSES)}.", "purpose")
+        expires_s, name = _expires_s(fields), printable(filename[:NAME]) or "file"
+        stored = await on_disk(upload.keep, owner_of(request), name, purpose, created, expires_s)
+        check_same((stored.digest, stored.purpose) == (upload.digest, purpose))
+        return stored
+
+    def _no_room(self, error: NoRoom) -> ApiError:
+        limit = settings_of(self._settings).limit
+        if error.alone:
+            return ApiError(413, f"file: it is longer than the {limit} bytes of --files-limit.", "file")
+        text = f"file: with those that are there it is more than the {limit} bytes of --files-limit. Delete some."
+        return ApiError(413, text, "file")
+
+    async def list(self, request: web.Request) -> web.Response:
+        """GET /v1/files."""
+        wanted, owner = decode_query(FilesQuery, request.query), owner_of(request)
+        found = await on_disk(self._store.all, owner)
+        items = [file_object(one) for one in found if wanted.purpose in (None, one.purpose)]
+        return json_response(page_of(items, wanted, "file"))
+
+    async def retrieve(self, request: web.Request) -> web.Response:
+        """GET /v1/files/{id}."""
+        return json_response(file_object(await self._found(request)))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """DELETE /v1/files/{id}."""
+        found = await self._found(request)
+        try:
+            await on_disk(self._store.delete, found.id)
+        except InUse as error:
+            text = f"{found.id} is read by {error}, which has not ended: cancel that first."
+            raise ApiError(409, text, "id", "file_in_use") from None
+        return json_response({"id": found.id, "object": "file", "deleted": True})
+
+    async def content(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/files/{id}/content."""
+        found = await self._found(request)
+        path = self._store.content(found.id)
+        try:
+            if found.size <= AT_ONCE:
+                body = await on_disk(path.read_bytes)
+                return web.Response(body=body, content_type=BINARY)
+            return await _send(request, path, found.size)
+        except FileNotFoundError:  # it was removed meanwhile
+            raise no_file(found.id) from None
+
+    # --- which one -----------------------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> FileStore:
+        return FileStore(folder_of(self._settings), settings_of(self._settings).limit)
+
+    async def _found(self, request: web.Request) -> StoredFile:
+        return await find_file(self._store, request.match_info["id"], owner_of(request))
+
+
+async def find_file(store: FileStore, file_id: str, owner: Owner, param: str = "id") -> StoredFile:
+    """404 for what is not there, or another's."""
+    found = await on_disk(store.find, file_id, owner)
+    if found is None:
+        raise no_file(file_id, param)
+    return found
+
+
+def no_file(file_id: str, param: str = "id") -> ApiError:
+    """As OpenAI says it."""
+    return ApiError(404, f"No such File object: {printable(file_id)[:64]}", param)
+
+
+async def _send(request: web.Request, path: Path, size: int) -> web.StreamResponse:
+    """Piece by piece, as its client reads it."""
+    with await on_disk(path.open, "rb") as file:
+        response = web.StreamResponse()
+        response.content_type, response.content_length = BINARY, size
+        await response.prepare(request)
+        if request.method != "HEAD":
+            while piece := await on_disk(file.read, PIECE):
+                await response.write(piece)
+        await response.write_eof()
+        return response
+
+
+def _expires_s(fields: dict[str, str]) -> int | None:
+    given = {name: fields[f"{EXPIRY}[{name}]"] for name in ("anchor", "seconds") if f"{EXPIRY}[{name}]" in fields}
+    if not given:
+        return None
+    try:
+        return msgspec.convert(given, FileExpiry, strict=False).seconds
+    except msgspec.ValidationError as error:
+        raise bad_request(f"{EXPIRY}: {error}", EXPIRY) from None

@@ -1,0 +1,74 @@
+"""What /v1/files and /v1/batches have in common: whose request it is, the id that it makes, and work on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from aiohttp import web
+
+from actorserve.actors.files.folder import Folder
+from actorserve.actors.files.owner import Owner
+
+from ...errors import ApiError
+from ...generation.idempotency import key_of
+from ...middleware.context import ACCOUNT, CLIENT
+from ...settings import FileSettings, Settings
+from ...transport.resume import record_of
+from ..answering import follow
+
+T = TypeVar("T")
+ID_DIGITS = 24
+
+
+def settings_of(settings: Settings) -> FileSettings:
+    """404 without --files-dir."""
+    if settings.files is None:
+        text = "This server was started without --files-dir, and keeps no files and batches."
+        raise ApiError(404, f"{text} `actorserve run-batch` answers a file of requests without.")
+    return settings.files
+
+
+def folder_of(settings: Settings) -> Folder:
+    """The same of its folder."""
+    return Folder(settings_of(settings).folder)
+
+
+def owner_of(request: web.Request) -> Owner:
+    """Who asks."""
+    account = request.get(ACCOUNT)
+    return Owner(request[CLIENT], "" if account is None else account.name)
+
+
+def new_id(request: web.Request, prefix: str, settings: Settings) -> tuple[str, int]:
+    """(what the request makes, when it did): the same where it is sent again with its Idempotency-Key, and where a
+    frontend died with it in hand, whose successor is told by the connection's record.
+    """
+    place = request[CLIENT], request.path
+    key = key_of(request.headers, place, b"", 1, settings.idempotent_request_ids)
+    if key is not None and settings.idempotency_window_s:
+        return prefix + key.name.hex()[:ID_DIGITS], int(time.time())
+    record = record_of(request)
+    before = None if record is None else record.predecessor
+    seed, created = (secrets.randbits(64), int(time.time())) if before is None else (before.seed, before.created)
+    follow(request, seed, created)
+    return f"{prefix}{seed:016x}{created:08x}", created
+
+
+def check_same(is_same: bool) -> None:
+    """422 for a key that was used for another request."""
+    if not is_same:
+        raise ApiError(422, "This Idempotency-Key was used for a request with another body.", "Idempotency-Key")
+
+
+async def on_disk(work: Callable[..., T], *given: object) -> T:
+    """In a thread, since disks may be slow. It has come to its end here, also where nobody waits for it any more."""
+    task = asyncio.ensure_future(asyncio.to_thread(work, *given))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

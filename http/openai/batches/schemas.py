@@ -1,0 +1,51 @@
+"""What clients send to /v1/files and /v1/batches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..responses.schemas import InputItemsQuery
+
+PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
+Seconds = Annotated[int, Meta(ge=3600, le=2592000)]
+MOST_HOURS = 24 * 366
+
+
+class FileExpiry(msgspec.Struct, forbid_unknown_fields=True):
+    """From when on, and for how long."""
+
+    seconds: Seconds
+    anchor: Literal["created_at"] = "created_at"
+
+
+class FileForm(msgspec.Struct):
+    """POST /v1/files: the fields of its form. Those of expires_after are expires_after[anchor] and [seconds]."""
+
+    file: str
+    purpose: Literal["assistants", "batch", "evals", "fine-tune", "user_data", "vision"]
+    expires_after: FileExpiry | None = None
+
+
+class FilesQuery(InputItemsQuery):
+    """Which files are listed."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
+    purpose: str | None = None
+
+
+class BatchRequestBody(msgspec.Struct):
+    """POST /v1/batches."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: Annotated[str, Meta(pattern="^[1-9][0-9]{0,3}h$")] = "24h"
+    metadata: dict[str, str] | None = None
+    output_expires_after: FileExpiry | None = None
+
+    @property
+    def hours(self) -> int:
+        """After which what is not answered will not be."""
+        return int(self.completion_window[:-1])

@@ -1,0 +1,79 @@
+"""The answers of /v1/files and /v1/batches as msgspec structs, for /openapi.json."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Object = dict[str, Any]
+
+
+class FileObject(msgspec.Struct):
+    """As OpenAI's clients read it."""
+
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: str
+    status: Literal["processed"]
+    status_details: None
+
+
+class FileList(msgspec.Struct):
+    object: Literal["list"]
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileDeleted(msgspec.Struct):
+    id: str
+    object: Literal["file"]
+    deleted: Literal[True]
+
+
+class BatchCounts(msgspec.Struct):
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchObject(msgspec.Struct):
+    """As OpenAI's clients read it."""
+
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    model: str | None
+    errors: Object | None
+    input_file_id: str
+    completion_window: str
+    status: Literal[
+        "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+    ]
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    cancelled_at: int | None
+    completed_at: int | None
+    expired_at: int | None
+    failed_at: int | None
+    cancelling_at: int | None
+    request_counts: BatchCounts
+    metadata: dict[str, str] | None
+
+
+class BatchList(msgspec.Struct):
+    object: Literal["list"]
+    data: list[BatchObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

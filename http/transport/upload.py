@@ -1,0 +1,82 @@
+"""A form with a file of any length: its fields, and the file piece by piece, which is never held as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from aiohttp import BodyPartReader, MultipartReader, hdrs, web
+
+from ..errors import ApiError, bad_request
+from ..middleware.context import EXPECTS
+from .body import BODY_S, ask_for
+from .form import FORM, MOST_FIELDS
+
+FIELD_BYTES = 1 << 10
+PIECE = 1 << 20  # bytes that are written at once
+T = TypeVar("T")
+
+
+async def read_upload(
+    request: web.Request, name: str, write: Callable[[bytes], Awaitable[None]]
+) -> tuple[str | None, dict[str, str]]:
+    """(the file's name, the other fields). `write` is given the field of this name in pieces; None: there was none."""
+    if request.content_type != FORM:
+        raise ApiError(415, f"The body is a form: its Content-Type is {FORM}.", code="unsupported_content_type")
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() != "identity":
+        raise ApiError(415, "A form with a file is taken as it is, without Content-Encoding.")
+    if EXPECTS in request:
+        ask_for(request)
+    try:
+        return await _read_parts(MultipartReader(request.headers, request.content), name, write)
+    except (ValueError, RuntimeError, AssertionError, web.RequestPayloadError) as error:
+        raise bad_request(f"The form is malformed: {error or 'it does not end'}") from None
+
+
+async def _read_parts(
+    reader: MultipartReader, name: str, write: Callable[[bytes], Awaitable[None]]
+) -> tuple[str | None, dict[str, str]]:
+    filename: str | None = None
+    fields: dict[str, str] = {}
+    count = 0
+    while (part := await _in_time(reader.next())) is not None:
+        count += 1
+        if not isinstance(part, BodyPartReader) or count > MOST_FIELDS:
+            raise bad_request(f"The form has parts in its parts, or more than {MOST_FIELDS}.")
+        if part.name == name and filename is None:
+            filename = part.filename or ""
+            async for piece in _pieces(part):
+                await write(piece)
+        elif part.name:
+            fields[part.name] = await _text(part, part.name)
+    return filename, fields
+
+
+async def _pieces(part: BodyPartReader) -> AsyncIterator[bytes]:
+    piece = bytearray()
+    while chunk := await _in_time(part.read_chunk()):
+        piece += chunk
+        if len(piece) >= PIECE:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+async def _text(part: BodyPartReader, name: str) -> str:
+    text = bytearray()
+    while chunk := await _in_time(part.read_chunk()):
+        text += chunk
+        if len(text) > FIELD_BYTES:
+            raise bad_request(f"{name} is longer than {FIELD_BYTES} bytes.", name)
+    return text.decode(errors="replace")
+
+
+async def _in_time(waited: Awaitable[T]) -> T:
+    """Something has to come of it within BODY_S, however long all of it takes."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await waited
+    except TimeoutError:
+        raise ApiError(408, f"Nothing of the body came for {BODY_S:.0f} s.") from None
