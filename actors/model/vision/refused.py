@@ -45,6 +45,7 @@ TEXTS_BY_TRANSFORMERS = {
     f"Gemma3n{END}": "Gemma3nForCausalLM",
     f"Qwen3_5{END}": "Qwen3_5ForCausalLM",
     f"Qwen3_5Moe{END}": "Qwen3_5MoeForCausalLM",
+    f"Qwen4Exp{END}": "Qwen4ExpForCausalLM",
 }
 BY_NAME = {f"{name}{end}": reason for reason, names in REASONS.items() for name in names for end in (END, *OTHER_ENDS)}
 

@@ -1,7 +1,8 @@
 """A model of full size without its weights: what its layers ask for can be seen, at no cost of memory or time.
 
-Every parameter is one zero that is shown as its whole shape. Products give zeros of their width without being computed;
-all else is computed as it is, on the CPU, so that what depends on values (which experts are hit) works as well.
+Every parameter is one zero that is shown as its whole shape (of whole numbers a one: something may be divided by them).
+Products give zeros of their width without being computed; all else is computed as it is, on the CPU, so that what
+depends on values (which experts are hit) works as well.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def hollow(make: Any) -> nn.Module:
         for tensors in stores:
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.device.type == "meta":
-                    zeros = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-                    own = nn.Parameter(zeros, requires_grad=False)
-                    tensors[name] = parameters.setdefault(id(tensor), own) if tensors is stores[0] else zeros
+                    one = torch.full((), not tensor.is_floating_point(), dtype=tensor.dtype).expand(tensor.shape)
+                    own = nn.Parameter(one, requires_grad=False)
+                    tensors[name] = parameters.setdefault(id(tensor), own) if tensors is stores[0] else one
         if type(module).__name__.endswith("Experts") and "hidden_states" in signature(module.forward).parameters:
             module.forward = _nothing
         if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:

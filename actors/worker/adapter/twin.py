@@ -39,6 +39,7 @@ KEY_HEADS = (
 SMALL = (
     _same("hidden_size d_model n_embd dim emb_dim word_embed_proj_dim embedding_size lru_width", HIDDEN)
     | _same("input_embedding_size output_embedding_size hidden_size_global out_hidden_size embed_dim", HIDDEN)
+    | _same("adapter_in_dim adapter_out_dim adapter_input_size", HIDDEN)
     | _same("pronunciation_embed_dim shape_embed_dim attention_head_size", HIDDEN)
     | _same("intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim ffn_hidden_size d_ff dff dim_ff n_inner", 96)
     | _same("intermediate_size_mlp dense_intermediate_size feed_forward_size", 96)
@@ -52,12 +53,15 @@ SMALL = (
     | _same("kv_lora_rank o_lora_rank d_rel hc_lowrank gated_norm_rank laurel_rank", 16)
     | _same("hidden_size_per_layer_input ple_embed_dim", 16)
     | _same("linear_num_key_heads n_groups mamba_n_groups o_groups n_mamba_heads", 2)
-    | _same("index_n_heads", 16)  # of a few most keys' scores would be 0, and which is chosen no matter of the model
+    | _same("indexer_compress_ratio", 2)
+    | _same(
+        "index_n_heads indexer_n_heads", 16
+    )  # of a few most keys' scores would be 0, and which is chosen no matter of the model
     | _same("linear_num_value_heads", HEADS)
     | _same("mamba_n_heads mamba_num_heads", 8)
     | _same("mamba_d_state state_size ssm_state_size", 8)
     | _same("time_step_rank mamba_dt_rank", 4)
-    | _same("index_topk index_topk_blocks index_block_size heavily_compressed_attention", WINDOW)
+    | _same("index_topk index_topk_blocks index_block_size heavily_compressed_attention indexer_budget", WINDOW)
     | _same("chunk_size mamba_chunk_size", WINDOW)
     | _same("sliding_window attention_chunk_size window_size sliding_window_size local_attention", WINDOW)
     | _same("attention_window_size rel_extent keep_window_size", WINDOW)
@@ -73,6 +77,7 @@ SMALL = (
 LISTS_OF_HEADS = ("num_attention_heads", "num_attention_heads_per_layer", "num_key_value_heads")
 BY_LAYER = ("per_layer_config",)
 LAYER_INDICES = "attn_layer_indices mlp_only_layers full_attn_idxs cross_attention_layers hybrid_layer_ids".split()
+FROM_ONE = ("ple_layer_ids",)  # the same, counted from 1
 PATTERNS = ("block_types", "attn_layers")
 PERIODS = {
     "attn_layer_period": 2,
@@ -111,8 +116,18 @@ def _shrink(fields: Fields, words: int) -> None:
     _shrink_sizes(fields, words)
     for one in _overrides(fields).values():
         heads = {name: before[name] for name in QUERY_HEADS if name in before}
+        joined = _is_of_parts({**before, **one})
         _shrink_sizes(one, words, heads)
+        if joined:
+            own = {**fields, **one}
+            one["head_dim"] = own["qk_nope_head_dim"] + own["qk_rope_head_dim"]
     _fit(fields, before)
+
+
+def _is_of_parts(fields: Fields) -> bool:
+    """Is a head of latent attention as wide as its two parts, of which one is turned?"""
+    parts = [fields.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim")]
+    return all(map(_whole, parts)) and sum(parts) == fields.get("head_dim")
 
 
 def _shrink_sizes(fields: Fields, words: int, beside: Fields | None = None) -> None:
@@ -158,21 +173,23 @@ def _cut_layers(fields: Fields) -> None:
         if _whole(fields.get(name)):
             fields[name] = min(fields[name], least)
     by_layer = [name for name, value in fields.items() if isinstance(value, list | tuple) and len(value) == count > 2]
-    indices = [name for name in LAYER_INDICES if isinstance(fields.get(name), list) and name not in by_layer]
+    counted = [name for name in (*LAYER_INDICES, *FROM_ONE) if isinstance(fields.get(name), list)]
+    indices = {name: int(name in FROM_ONE) for name in counted if name not in by_layer}
     overrides = _overrides(fields)
     if not by_layer and not indices and not overrides:
         kept = list(range(min(count, max(2, _longest(fields)))))
     else:
         kinds: dict[str, list[int]] = {}
         for layer in range(count):
-            kind = [fields[name][layer] for name in by_layer] + [layer in fields[name] for name in indices]
+            kind = [fields[name][layer] for name in by_layer]
+            kind += [layer + first in fields[name] for name, first in indices.items()]
             kinds.setdefault(repr([kind, overrides.get(layer, overrides.get(str(layer)))]), []).append(layer)
         kept = _kept(fields, kinds, count)
     place = {layer: index for index, layer in enumerate(kept)}
     for name in by_layer:
         fields[name] = type(fields[name])(fields[name][layer] for layer in kept)
-    for name in indices:
-        fields[name] = [place[layer] for layer in fields[name] if layer in place]
+    for name, first in indices.items():
+        fields[name] = [place[layer - first] + first for layer in fields[name] if layer - first in place]
     for name in BY_LAYER:
         if isinstance(fields.get(name), dict):
             fields[name] = {place[int(layer)]: one for layer, one in fields[name].items() if int(layer) in place}
@@ -238,6 +255,8 @@ def _fit(fields: Fields, before: Fields) -> None:
         and _whole(fields.get("head_dim"))
     ):
         fields["num_heads"] = expand * HIDDEN // fields["head_dim"]
+    if expand and _whole(fields.get("mamba_headdim")):
+        fields["mamba_headdim"] = expand * HIDDEN // fields["n_mamba_heads"]
     if _whole(fields.get("mamba_d_ssm")):
         fields["mamba_d_ssm"] = fields["mamba_n_heads"] * fields["mamba_d_head"]
     if _whole(fields.get("num_layers_per_stack")):

@@ -21,10 +21,21 @@ from actorserve.actors.llm.inside import InProcess
 from actorserve.actors.scheduler.actor import SchedulerActor
 from tests.support.models.checkpoints import VOCABULARY, write_tokenizer
 
+QWEN4: dict[str, Any] = {
+    "ple_layer_ids": [2],
+    "eos_token_id": 2,
+    **{"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 128},
+    **{"indexer_budget": 2048, "indexer_compress_ratio": 32},
+    "rope_parameters": {
+        **{"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+        "mrope_section": [11, 11, 10],
+    },
+}
 FIELDS: dict[str, dict[str, Any]] = {  # where defaults make no model, or not one as it is published
     "bamba": {"attn_layer_indices": [9, 18, 27]},
     "blenderbot": {"is_encoder_decoder": False},
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     "dbrx": {"attn_config": {"kv_n_heads": 8, "rope_theta": 500000.0, "clip_qkv": 8.0}},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_group": 1, "topk_group": 1, "n_shared_experts": 2},
     "granitemoehybrid": {"layer_types": ["mamba", "mamba", "attention", "mamba"] * 5, "num_hidden_layers": 20},
@@ -34,11 +45,14 @@ FIELDS: dict[str, dict[str, Any]] = {  # where defaults make no model, or not on
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 6, "num_hidden_layers": 24},
     "ministral": {"head_dim": 128},
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "qwen4_exp": {"text_config": QWEN4},
+    "qwen4_exp_text": QWEN4,
     "xmod": {"default_language": "en_XX"},
 }
 POPULAR = (
     "gemma gemma2 gemma3_text gemma4_text gpt2 gpt_neox gpt_oss mixtral qwen3_moe "
-    "deepseek_v3 deepseek_v4 axk2 hy_v4 olmo2 cohere2 granite glm4 falcon bloom mamba2 qwen3_next lfm2 falcon_h1"
+    "deepseek_v3 deepseek_v4 axk2 hy_v4 qwen4_exp dots3_note olmo2 cohere2 granite glm4 falcon bloom "
+    "mamba2 zamba2 qwen3_next lfm2 falcon_h1"
 ).split()
 PROMPTS = (3, 21, 40, 9, 33, 58, 17, 26)  # tokens
 SAME = 24  # with which the longer ones begin

@@ -25,7 +25,8 @@ DIFFERENT = (
 def test_popular_kinds(name: str, tmp_path: Path) -> None:
     row = examine(name, tmp_path / name, answer=SHORT)
     assert row.result == "equal", row
-    assert row.cached or row.way == "rows", "the second round found nothing by its prefix"  # snapshots may find no room
+    stateful = row.way == "rows" or name == "qwen4_exp"  # whose snapshots may find no room
+    assert row.cached or stateful, "the second round found nothing by its prefix"
 
 
 @pytest.mark.slow

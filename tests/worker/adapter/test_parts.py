@@ -25,6 +25,7 @@ from .loaded import load, logits_of
 WHOLE = {  # the text part's kind: the whole model's, its class, and what the tensors of the other part begin with
     "qwen3_5_text": ("qwen3_5", "Qwen3_5ForConditionalGeneration", "model.visual."),
     "qwen3_5_moe_text": ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "model.visual."),
+    "qwen4_exp_text": ("qwen4_exp", "Qwen4ExpForConditionalGeneration", "model.visual."),
     "gemma3n_text": ("gemma3n", "Gemma3nForConditionalGeneration", "model.vision_tower."),
 }
 
@@ -48,7 +49,10 @@ def with_eyes(text: Path, folder: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize(
     "kind",
-    ["qwen3_5_text", *(pytest.param(one, marks=pytest.mark.slow) for one in ("qwen3_5_moe_text", "gemma3n_text"))],
+    [
+        *("qwen3_5_text", "qwen4_exp_text"),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("qwen3_5_moe_text", "gemma3n_text")),
+    ],
 )
 def test_the_text_part_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
     """Logits are those of a checkpoint of the text part; what belongs to no part is refused by name."""

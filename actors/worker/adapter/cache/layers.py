@@ -80,6 +80,17 @@ class PagedLayer(CacheLayerMixin):
 class PagedIndexedLayer(PagedLayer):
     """A layer whose queries see the tokens that an indexer chooses, by keys of its own."""
 
+    @property
+    def indexer_position_ids(self) -> Tensor | None:
+        """Of all tokens before, by time, height and width, for indexers that turn keys when they read them: there are
+        texts alone, whose positions are their order. A pass's own are not to be kept."""
+        past = self.whose.past
+        return torch.arange(past).expand(3, 1, past) if past else None
+
+    @indexer_position_ids.setter
+    def indexer_position_ids(self, positions: Tensor) -> None:
+        """They follow from how many there are."""
+
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
         return as_keeper(self.whose).keep(self.index, "indexer", indexer_key_states)
 
