@@ -82,6 +82,12 @@ class StepNumbers(NamedTuple, Generic[Vector]):
         ends = [0, *accumulate(cls.counts(sizes))]
         return cls(*(vector[begin:end] for begin, end in pairwise(ends)))
 
+    @classmethod
+    def decoding(cls, vector: Vector, sizes: Sizes) -> Vector:
+        """The part that is `drawing` and `firsts`, all that a step of decoding alone has."""
+        ends, first = [0, *accumulate(cls.counts(sizes))], cls._fields.index("drawing")
+        return vector[ends[first] : ends[first + 2]]
+
 
 class StepBuffers:
     """Of one step."""
@@ -89,6 +95,7 @@ class StepBuffers:
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
         cuda = device.type == "cuda"
         self._vector = torch.empty(sum(StepNumbers.counts(sizes)), dtype=torch.int64, pin_memory=cuda)
+        self._decoding = StepNumbers.decoding(self._vector, sizes)
         values: Ints = self._vector.numpy()
         self.numbers = StepNumbers.of(values, sizes)  # to be written before they are sent
         self._changes = torch.empty(CHANGES, dtype=torch.int64, pin_memory=cuda)
@@ -104,6 +111,10 @@ class StepBuffers:
     def send(self, target: Tensor, begin: int, end: int) -> None:
         """The numbers [begin, end) to the same place of `target`, behind what the device was given before."""
         target[begin:end].copy_(self._vector[begin:end], non_blocking=True)
+
+    def send_decoding(self, target: Tensor) -> None:
+        """Those of decoding, always all that there may be: a view for each number of rows would take longer."""
+        target.copy_(self._decoding, non_blocking=True)
 
     def send_adapters(self, target: Tensor, end: int) -> None:
         """So many of the numbers of adapters."""

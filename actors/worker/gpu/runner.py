@@ -82,9 +82,7 @@ class GpuRunner:
         self.model, self.log, self.sizes = model, log, sizes
         self.device = device = model.device
         self.pools: list[Pools] = []
-        self.computed, self.known, self.logged, self.slot, self.uses = (
-            np.zeros(sizes.rows, np.int64) for _ in range(5)
-        )
+        self.computed, self.known, self.logged, self.slot = (np.zeros(sizes.rows, np.int64) for _ in range(4))
         width = -(-max(sizes.length, log.shape[1]) // sizes.block_size)  # of a table, as the scheduler counts it
         self.rows = DeviceRows(sizes.rows, sizes.tables * width, device)
         self.read_rendition = read_rendition
@@ -97,6 +95,7 @@ class GpuRunner:
         self.embeds = None if embeds is None else PromptRows(embeds, sizes, model)
         self._numbers = torch.zeros(sum(StepNumbers.counts(sizes)), dtype=torch.int64, device=device)
         self._at = StepNumbers.of(self._numbers, sizes)
+        self._at_decoding = StepNumbers.decoding(self._numbers, sizes)
         for rows in (self._at.asking, self._at.masks, self._at.drawing, self._at.rows):
             rows.fill_(-1)  # there are none before the first step
         self._buffers = BufferPool(sizes, device)
@@ -135,11 +134,9 @@ class GpuRunner:
         work = self._plan(step)
         seeing = any(one is not None and one.begin(buffers, work) for one in (self.pictures, self.embeds))
         self._before(buffers, work)
-        rows = np.repeat(work.rows, work.draws)
-        pending = PendingStep(work, rows, self.known[rows], buffers)
-        self.known[work.rows] += work.draws
-        alone = rows.size == work.rows.size and (work.counts == 1).all()
-        few = size_for(self.decoding.sizes, rows.size) if alone and work.draws.all() and not seeing else None
+        pending = PendingStep(work, buffers)
+        self.known[work.rows] = work.known + work.draws
+        few = size_for(self.decoding.sizes, work.rows.size) if pending.decodes and not seeing else None
         size = self._start(pending) if few is None else self._start_decoding(buffers, few, work)
         self.sampler.draw(pending)
         self._after(size)
@@ -160,10 +157,10 @@ class GpuRunner:
     def _plan(self, step: Step) -> RowWork:
         """What each row does, which is done from now on as far as plans go."""
         rows, counts = step.rows, step.counts
-        firsts = self.computed[rows]
+        firsts, known = self.computed[rows], self.known[rows]
         ends = firsts + counts
         self.computed[rows] = ends
-        return RowWork(rows, counts, firsts, firsts, (ends == self.known[rows]).astype(np.int64), self.uses[rows])
+        return RowWork(rows, counts, firsts, firsts, known, (ends == known).astype(np.int64))
 
     def _before(self, buffers: StepBuffers, work: RowWork) -> None:
         """What the device is given before the forward pass."""
@@ -192,7 +189,6 @@ class GpuRunner:
             new.num_known_tokens,
             slot,
         )
-        self.uses[row] += 1
         prompt, answer = (
             self.log[slot, : new.num_prompt_tokens],
             self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
@@ -209,11 +205,11 @@ class GpuRunner:
     # --- decoding alone ------------------------------------------------------------------------------------------
 
     def _start_decoding(self, buffers: StepBuffers, size: int, work: RowWork) -> int:
-        numbers, draws, count = buffers.numbers, len(self._at.drawing), work.rows.size
-        numbers.drawing[:] = -1  # the graph that draws may be of more rows than this one
+        numbers, count = buffers.numbers, work.rows.size
         numbers.drawing[:count] = work.rows
+        numbers.drawing[count:] = -1  # the graph that draws may be of more rows than this one
         numbers.firsts[:count] = work.sent
-        buffers.send(self._numbers, 2 * draws, 3 * draws + size)
+        buffers.send_decoding(self._at_decoding)
         adapted = self.adapted if self.adapted is not None and self.adapted.begin(buffers, size, work.rows) else None
         uneven = size in self.uneven.sizes and self.scratch.is_uneven(size, self.computed[work.rows])
         steps = self if adapted is None else adapted

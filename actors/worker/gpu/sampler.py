@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ...protocol.wire import Numbers
 
 NOT_MASKS = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "logit_bias": []}
+NO_USES: Ints = np.empty(0, np.int64)
 
 
 class RowWork(NamedTuple):
@@ -50,18 +51,25 @@ class RowWork(NamedTuple):
     counts: Ints  # tokens that each computes
     firsts: Ints  # their first positions; at most, where there are drafts (worker/gpu/drafts/speculation.py)
     sent: Ints  # the same as the device is told
+    known: Ints  # tokens of each sequence before the step
     draws: Ints  # tokens that each draws
-    uses: Ints  # how often each row was taken before
+    uses: Ints = NO_USES  # where there are drafts: how often each row was taken before
+
+    def decodes(self) -> bool:
+        """Whether all compute one token and draw one."""
+        return np.count_nonzero(self.draws) == self.draws.size and bool((self.counts == 1).all())
 
 
 class PendingStep:
     """A step that was started."""
 
-    def __init__(self, work: RowWork, rows: Ints, positions: Ints, buffers: StepBuffers) -> None:
-        """`rows` draw tokens, each as often as it is there, which will stand at these positions."""
-        self.work = work
-        self.rows, self.positions = rows, positions
-        self.buffers = buffers
+    def __init__(self, work: RowWork, buffers: StepBuffers) -> None:
+        self.work, self.buffers = work, buffers
+        self.decodes = work.decodes()
+        # Who draws tokens, each as often as it is there, and where these will stand.
+        self.rows, self.positions = work.rows, work.known
+        if not self.decodes:
+            self.rows, self.positions = np.repeat(work.rows, work.draws), np.repeat(work.known, work.draws)
         self.bound = False  # the host has to know the tokens before it makes masks for the step behind
         self.told: list[LogprobRecords] = []  # logprobs, which come with the tokens
         self.event: torch.cuda.Event | None = None  # of its end
@@ -179,8 +187,7 @@ class Sampler:
 
     def fetch(self, pending: PendingStep) -> None:
         """Start to copy what was drawn to the host."""
-        count = pending.rows.size
-        pending.buffers.tokens[:count].copy_(self._tokens[:count], non_blocking=True)
+        pending.buffers.tokens.copy_(self._tokens, non_blocking=True)  # a view of some would take longer
 
     def _tell(self, pending: PendingStep) -> None:
         """Logprobs, of logits as the model made them."""

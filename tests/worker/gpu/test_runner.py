@@ -43,7 +43,7 @@ from actorserve.kernels.triton.logits import log_sums  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from actorserve.shm.table.table import make_ref  # noqa: E402
-from tests.support.gpu.recorded_graphs import capture_steps  # noqa: E402
+from tests.support.gpu.recorded_graphs import RecordedGraph, capture_steps, recording  # noqa: E402
 from tests.support.models.checkpoints import VOCABULARY  # noqa: E402
 from tests.support.selection import slow  # noqa: E402
 
@@ -197,6 +197,19 @@ def test_tokens_that_fill_up_write_nothing(checkpoints: Folders) -> None:
         runner.run(Step.make(1, 2, [], [0], [5]))
     assert runner._inputs.slots[:16].tolist() == [*range(64, 69), *[-1] * 11]
     assert runner._inputs.ids[:16].tolist() == [*prompt(30, 1)[16:21], *[0] * 11]
+
+
+def test_what_a_step_of_decoding_asks_of_torch(checkpoints: Folders) -> None:
+    """Beside its graphs two copies, of its numbers and its tokens: views of parts would take longer than its plan."""
+    runner = make_gpu_runner(config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16))
+    for kind in runner._graphs().values():
+        kind._graphs = dict.fromkeys(kind.sizes, RecordedGraph())
+    new = [NewRow.make(row, make_ref(1, row), 10, 10, 9, [row], Sampling(0)) for row in range(3)]
+    with torch.inference_mode():
+        runner.run(Step.make(1, 1, new, range(3), [1] * 3))
+        with recording() as asked:
+            runner.launch(Step.make(1, 2, [], range(3), [1] * 3))
+    assert len(asked.steps) == 2
 
 
 def test_fused_weights_and_a_part_of_a_head_that_turns(checkpoints: Folders) -> None:

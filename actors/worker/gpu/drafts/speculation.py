@@ -73,8 +73,7 @@ class DraftingSampler(Sampler):
 
     def fetch(self, pending: PendingStep) -> None:
         super().fetch(pending)
-        count = pending.rows.size
-        pending.buffers.outcome[:count].copy_(self._outcome[:count], non_blocking=True)
+        pending.buffers.outcome.copy_(self._outcome, non_blocking=True)
 
     def _draw(self, logits: Tensor) -> None:
         """A row that draws several times has its parameters at each, and another position."""
@@ -107,12 +106,14 @@ class DraftingRunner(GpuRunner):
         sizes = self.sizes
         assert sizes.drafts == lookup.drafts and isinstance(self.sampler, DraftingSampler)
         self.lookup = lookup
+        self.uses = np.zeros(sizes.rows, np.int64)
         self.drafts = DraftState.make(sizes.rows, sizes.length, self.device)
         self.sampler.begin(self.drafts, self._inputs)
         self.room = DraftRoom(sizes.rows) if adaptive else None
 
     def _place(self, new: NewRow) -> int:
         row, slot, known = new.row, slot_of(new.ref), new.num_known_tokens
+        self.uses[row] += 1
         tokens = to_device(self.log[slot, :known].astype(np.int32), self.device)
         self.drafts.tokens[row, :known].copy_(tokens, non_blocking=True)
         if self.room is not None:
@@ -121,7 +122,8 @@ class DraftingRunner(GpuRunner):
 
     def _plan(self, step: Step) -> RowWork:
         rows, firsts = step.rows, self.computed[step.rows]
-        pending = self.known[rows] - firsts
+        known = self.known[rows]
+        pending = known - firsts
         room = np.maximum(step.counts - pending, 0)
         room[self.sampler.processors.among(rows)] = 0
         room[self.sampler.tells[rows]] = 0
@@ -131,7 +133,7 @@ class DraftingRunner(GpuRunner):
         self.computed[rows] = firsts + counts
         draws = np.where(step.counts >= pending, 1 + room, 0)
         sent = np.where(pending == 1, -1, firsts)  # of rows that decode
-        return RowWork(rows, counts, firsts, sent, draws, self.uses[rows])
+        return RowWork(rows, counts, firsts, sent, known, draws, self.uses[rows])
 
     def _counted(self, pending: PendingStep, tokens: np.ndarray) -> np.ndarray:
         work = pending.work
