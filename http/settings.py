@@ -33,6 +33,7 @@ class ModelCard:
     parameters: int = 0
     stored_as: str = ""  # the type of most weights, in safetensors' or GGUF's words
     modified: int = 0  # Unix seconds
+    trained_len: int = 0  # tokens of the longest sequence by its config.json, whatever is served of it
 
 
 @dataclass(frozen=True)

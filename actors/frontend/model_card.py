@@ -77,7 +77,8 @@ def _read(folder: Path, architecture: str, without_weights: bool) -> ModelCard:
     except ConfigError:
         tensors = {}
     packed = any(tensor.dtype in PACKED for tensor in tensors.values())
-    family, hidden = about.get("model_type"), text.get("hidden_size")
+    family = about.get("model_type")
+    hidden, longest = (text.get(name) for name in ("hidden_size", "max_position_embeddings"))
     return ModelCard(
         architecture,
         family if isinstance(family, str) else "",
@@ -86,6 +87,7 @@ def _read(folder: Path, architecture: str, without_weights: bool) -> ModelCard:
         0 if packed else sum(math.prod(tensor.shape) for tensor in tensors.values()),
         _stored_as(tensors),
         int((folder / "config.json").stat().st_mtime),
+        longest if isinstance(longest, int) else 0,
     )
 
 

@@ -204,14 +204,17 @@ def check_url(url: str, config: Config) -> URL:
 
 
 def local_path(url: str, config: Config) -> Path:
-    """The file that a file:// address names, below the folder that is allowed."""
+    """The file that a file:// address names, below the folder that is allowed: a whole path, or as llama-server has it
+    one from that folder, file://a/b.png.
+    """
     if config.allowed_local_media_path is None:
         raise MediaRefused("files of the server are read only with --allowed-local-media-path.")
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost") or "\0" in (path := unquote(parts.path)):
+    parts, root = urlsplit(url), _root(config)
+    is_whole = parts.netloc in ("", "localhost")
+    if "\0" in (path := unquote(parts.path if is_whole else f"{parts.netloc}{parts.path}")):
         raise MediaRefused("its address must be file:///PATH.")
-    found = Path(path).resolve()
-    if not found.is_relative_to(_root(config)):
+    found = (root / path).resolve()  # which is a whole path's own
+    if not found.is_relative_to(root):
         raise MediaRefused("its file is outside of --allowed-local-media-path.")
     return found
 

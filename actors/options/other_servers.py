@@ -168,6 +168,7 @@ SAME = {  # field: names that take the same value
     "max_cpu_loras": "--max-loaded-loras",
     "sse_keep_alive_interval": "--sse-ping-interval",
     "limit_mm_per_prompt": "--limit-mm-data-per-request",
+    "allowed_local_media_path": "--media-path",
     "log_format": "--log-requests-format",
     "remote_engines": "--engines",  # our own other name, in files as well
 }

@@ -18,6 +18,7 @@ from ..errors import bad_request
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
+from ..llamacpp.about import meta
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..middleware.edge import check_depth
 from ..openai.mistral import is_mistrals, model_fields
@@ -232,6 +233,7 @@ class Api:
             "max_input_tokens": settings.max_model_len,
             "max_tokens": settings.max_model_len,
             "lifecycle": "active",
+            "meta": meta(settings),
             **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),
             **(model_fields(settings) if is_mistrals(request.headers.get("User-Agent", "")) else {}),
         }

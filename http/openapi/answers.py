@@ -258,6 +258,7 @@ class ModelCard(Said):
     max_input_tokens: int
     max_tokens: int
     lifecycle: Literal["active"]
+    meta: dict[str, int]
     capabilities: None
     deprecated_at: None
     line: None

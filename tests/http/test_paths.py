@@ -56,6 +56,7 @@ async def test_models(served: Served) -> None:
     assert (await served.ask("GET", "/v1/models/tiny")).json == tiny
     for path in ("alias/name", "alias%2Fname"):
         assert (await served.ask("GET", f"/v1/models/{path}")).json == alias
+    assert tiny["meta"] == {"n_vocab": 1000, "n_ctx": 64}, "what is not known is left out"
     answer = await served.ask("GET", "/v1/models/other")
     assert answer.status == 404 and answer.error["code"] == "model_not_found"
 

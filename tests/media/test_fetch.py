@@ -289,15 +289,19 @@ def test_files_below_a_folder(tmp_path: Path) -> None:
     (tmp_path / "in" / "link").symlink_to(tmp_path / "out.png")
     os.mkfifo(tmp_path / "in" / "pipe")
     own = fetcher(allowed_local_media_path=str(tmp_path / "in"))
-    fetched = own.fetch(f"file://{tmp_path}/in/a%20b.png")
-    assert fetched.future.result(WAIT_S) == b"data"
-    own.let_go(fetched)
+    for url in (f"file://{tmp_path}/in/a%20b.png", "file://a%20b.png"):
+        fetched = own.fetch(url)
+        assert fetched.future.result(WAIT_S) == b"data"
+        own.let_go(fetched)
     for path in ("out.png", "in/link", "in/../out.png", "in/%2e%2e/out.png"):
         assert "outside" in refusal(own, f"file://{tmp_path}/{path}"), path
     assert "names no file" in refusal(own, f"file://{tmp_path}/in/pipe")
     assert "cannot be read" in refusal(own, f"file://{tmp_path}/in")
     assert "cannot be read" in refusal(own, f"file://{tmp_path}/in/none.png")
-    assert "file:///PATH" in refusal(own, "file://elsewhere/x.png")
+    assert "cannot be read" in refusal(own, "file://elsewhere/x.png")
+    for path in ("../secret.png", "..%2fsecret.png", "sub/../../secret.png", "%2e%2e/secret.png"):
+        assert "outside" in refusal(own, f"file://{path}"), path
+    assert "file:///PATH" in refusal(own, "file://a/x%00.png")
     own.close()
     other = fetcher()
     assert "--allowed-local-media-path" in refusal(other, f"file://{tmp_path}/in/a%20b.png")

@@ -108,7 +108,6 @@ REFUSED = {
     "activations are those of the model, and of an adapter that --lora-modules names": "--control-vector "
     "--control-vector-scaled --control-vector-layer-range",
     "--pooler-config '{\"normalize\": false}' leaves vectors as they are": "--embd-normalize",
-    "--allowed-local-media-path is the folder that file:// addresses, which are whole paths, may name": "--media-path",
     "--tool-server takes a file with mcpServers, for what /v1/responses calls": "--mcp-servers-config "
     "--mcp-servers-json",
     "no tool runs beside the server; --tool-server names those that /v1/responses calls": "--tools-runtime "

@@ -28,6 +28,7 @@ from .command_lines import read
         ("ENDPOINT_SLOTS", "1", {"enable_slots": True}),
         ("WEBUI", "0", {"enable_page": False}),
         ("NO_WEBUI", "1", {"enable_page": False}),
+        ("MEDIA_PATH", "/pictures", {"allowed_local_media_path": "/pictures"}),
         ("N_PARALLEL", "4", {"max_num_seqs": 4}),
         ("BATCH", "512", {"max_num_batched_tokens": 512}),
         ("THREADS", "-1", {"threads": None}),

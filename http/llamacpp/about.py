@@ -1,0 +1,19 @@
+"""What llama-server tells of a model in /v1/models, beside what OpenAI does."""
+
+from __future__ import annotations
+
+from ..settings import Settings
+
+
+def meta(settings: Settings) -> dict[str, int]:
+    """Its sizes; what is not known of it is left out."""
+    card = settings.card()
+    sizes = {
+        "n_vocab": settings.vocab_size,
+        "n_ctx": settings.max_model_len,
+        "n_ctx_train": card.trained_len,
+        "n_embd": card.hidden,
+        "n_params": card.parameters,
+        "size": card.size,
+    }
+    return {name: size for name, size in sizes.items() if size}
