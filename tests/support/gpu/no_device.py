@@ -13,17 +13,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from .dispatch_mode import DispatchMode
 
 EMPTY = torch.empty
 NONSENSE = 0x55  # in each byte of memory that nobody has written to
 
 
-class Unwritten(TorchDispatchMode):
+class Unwritten(DispatchMode):
     """Meanwhile memory that is new holds nonsense, as a device's may."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))

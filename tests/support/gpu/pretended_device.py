@@ -24,9 +24,10 @@ import torch
 import triton
 from torch import Tensor
 from torch.utils._device import _device_constructors
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .dispatch_mode import DispatchMode
 from .pretended_cuda import DeviceMemory, names_of
 from .recorded_graphs import RecordedGraph, again
 
@@ -71,11 +72,11 @@ class OnDevice(Tensor):
         raise AssertionError(f"{func} without the device that has it")
 
 
-class PretendedDevice(TorchDispatchMode):
+class PretendedDevice(DispatchMode):
     """Does what torch is asked for, and knows what is under way."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.graph: RecordedGraph | None = None  # that is captured
         self.hurry = False
         self._pinned: dict[int, Any] = {}  # memory, which is kept, so that its address is nobody else's

@@ -17,7 +17,8 @@ import pytest
 import torch
 import triton
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from .dispatch_mode import DispatchMode
 
 
 class RecordedGraph:
@@ -32,11 +33,11 @@ class RecordedGraph:
             step()
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(DispatchMode):
     """Records torch's operations, and lets them be done."""
 
     def __init__(self, graph: RecordedGraph) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.graph = graph
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from actorserve.actors.model.formats.stored import AwqWeight, GptqWeight, PackedWeight, WeightFormat
 from actorserve.actors.worker.formats import integers
 from actorserve.actors.worker.formats.integers import Affine, awq_parts, gptq_parts, packed_parts
+from tests.support.gpu.dispatch_mode import DispatchMode
 
 ROWS, COLUMNS, GROUP = 128, 192, 32
 
 
-class LargestResult(TorchDispatchMode):
+class LargestResult(DispatchMode):
     """Sees how many bytes any operation's result has."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.most = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, given: Any = (), named: Any = None) -> Any:
