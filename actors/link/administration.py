@@ -11,13 +11,13 @@ Of a pause that waits (/pause?mode=wait) an engine is told in two parts, since w
 given to it: DRAINING, that no more begins; ENDING, what it had begun has ended, as it says, or it is away; PAUSED, so
 has all in all engines, and it is told to hold. The next connection begins with the first part anew. A scheduler there
 may die, and forget who waits for it: it is asked again. Another pause that holds at once ends the waiting.
+Of a sleep that waits it is told likewise; the second part is that it sleeps, and is paused no more.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -30,53 +30,20 @@ from ..engines.channel import Channel
 from ..protocol.sockets import engine_wire as wire
 from ..protocol.topics.administration import (
     END,
-    AskedOfEngine,
-    CacheReset,
-    CallWorkers,
-    CheckWeights,
-    EngineAnswer,
     Pause,
     Paused,
-    PrefixCacheReset,
-    ResetEncoderCache,
-    ResetPrefixCache,
     Resume,
     Sleep,
     SleepChanged,
     Unanswered,
     WakeUp,
-    WorkersCalled,
 )
 from ..protocol.topics.calls import frontend_of_call
 from ..runtime.process import Context
+from .open_calls import ANSWERS, Call, Open, OpenCalls, waits
 
 ABSENT_S = 10.0  # for so long an engine that is away may come back, and do it
-MOST_CALLS = 64
 EVERYTHING = int(Part.ALL)
-Call = AskedOfEngine | CheckWeights
-ANSWERS: dict[type[Call], type[EngineAnswer]] = {  # beside Unanswered
-    ResetPrefixCache: PrefixCacheReset,
-    ResetEncoderCache: CacheReset,
-    Pause: Paused,
-    Resume: Paused,
-    Sleep: SleepChanged,
-    WakeUp: SleepChanged,
-    CheckWeights: SleepChanged,
-    CallWorkers: WorkersCalled,
-}
-
-
-@dataclass(slots=True)
-class Open:
-    """A call that is not answered."""
-
-    call: Call
-    since: float
-
-
-def _waits(call: Call) -> bool:
-    """Is it a pause once all that has begun has ended?"""
-    return isinstance(call, Pause) and call.mode == "wait"
 
 
 class LinkAdministration:
@@ -97,7 +64,7 @@ class LinkAdministration:
         self._context, self._kv, self._name = context, kv, name
         self._is_parked, self._has_ended, self._others_will = is_parked, has_ended, others_will
         self._weights = WeightsRecord(context.files["weights"], context.spec.engine)
-        self._open: dict[int, Open] = {}
+        self._open = OpenCalls()
         self._channel: Channel | None = None
         self._lost_at = time.monotonic()
         self._why = "it does not answer"
@@ -117,13 +84,23 @@ class LinkAdministration:
         elif self._kv.pause.state is PauseState.RESUMING:
             channel.send(Resume(0))
         for one in list(self._open.values()):  # one that cannot be asked is answered at once
-            self._send(channel, one.call)
+            one.told = False
+            self._send(channel, one)
 
-    def _send(self, channel: Channel, call: Call) -> None:
-        """Weights are compared before they are loaded."""
-        if _waits(call):
+    def _send(self, channel: Channel, one: Open) -> None:
+        """The first part of what waits, if it is not through with that; a sleep may have to wait for another pause."""
+        call = one.call
+        if not waits(call):
+            self._send_now(channel, call)
+        elif isinstance(call, Pause):
             channel.send(msgspec.structs.replace(call, mode=END))
-            return
+        elif one.told:
+            self._send_now(channel, msgspec.structs.replace(call, mode="keep"))
+        elif self._kv.pause.state.drains:
+            channel.send(Pause(call.call, END, clear_cache=False))
+
+    def _send_now(self, channel: Channel, call: Call) -> None:
+        """Weights are compared before they are loaded."""
         if not isinstance(call, Sleep) or call.weights is None:
             channel.send(call)
             return
@@ -144,8 +121,7 @@ class LinkAdministration:
     def look(self) -> None:
         """Now and then: who waits for an engine that is away is told so."""
         if self._channel is not None:
-            if self._kv.pause.state is PauseState.ENDING:
-                self._hold(self._channel)
+            self._look_at_waiting(self._channel)
             return
         now = time.monotonic()
         for number, one in list(self._open.items()):
@@ -156,19 +132,46 @@ class LinkAdministration:
                 self._settle_absent(one.call)
             elif is_late:
                 del self._open[number]
+                if isinstance(one.call, Sleep):
+                    self._drain_no_more()
                 self._post(Unanswered(number, self._problem()))
 
-    def _hold(self, channel: Channel) -> None:
-        """Once all that has begun has ended, in all engines, nothing is planned any more."""
-        waiting = [one.call for one in self._open.values() if _waits(one.call)]
-        if waiting and self._has_ended():
-            self._kv.pause.state = PauseState.PAUSED
-            for call in waiting:
-                channel.send(Pause(call.call, "keep", clear_cache=False))
+    def _look_at_waiting(self, channel: Channel) -> None:
+        """Once all that has begun has ended, in all engines, nothing is planned any more. What sleeps then waits first
+        for who has paused it, and drains again where somebody has resumed meanwhile.
+        """
+        state, sleeps = self._kv.pause.state, self._open.waiting(Sleep)
+        if state is PauseState.RUNNING and sleeps:
+            self._kv.pause.state = PauseState.DRAINING
+            for one in sleeps:
+                self._send(channel, one)
+        elif state in (PauseState.ENDING, PauseState.PAUSED):
+            pauses = self._open.waiting(Pause) if state is PauseState.ENDING else []
+            if (pauses or sleeps) and self._has_ended():
+                self._hold(channel, pauses, sleeps)
+
+    def _hold(self, channel: Channel, pauses: list[Open], sleeps: list[Open]) -> None:
+        is_paused = bool(pauses) or self._kv.pause.state is PauseState.PAUSED
+        self._kv.pause.state = PauseState.PAUSED if is_paused else PauseState.RESUMING
+        for one in pauses:
+            one.told = True
+            channel.send(Pause(one.call.call, "keep", clear_cache=False))
+        for one in sleeps:
+            one.told = True
+            self._send(channel, one)
+        if not is_paused:
+            channel.send(Resume(0))
+
+    def _drain_no_more(self) -> None:
+        """Unless somebody waits for it still."""
+        if self._kv.pause.state.drains and not any(waits(one.call) for one in self._open.values()):
+            self._kv.pause.state = PauseState.RESUMING
+            if self._channel is not None:
+                self._channel.send(Resume(0))
 
     def _waits_for_others(self, call: Call, is_late: bool) -> bool:
         """Who holds is given nothing. Where nobody takes what has begun, it stands until somebody resumes."""
-        if not _waits(call) or self._kv.pause.state is PauseState.PAUSED:
+        if not waits(call) or self._kv.pause.state is PauseState.PAUSED:
             return False
         return not self._has_ended() and (self._others_will() or not is_late)
 
@@ -179,27 +182,38 @@ class LinkAdministration:
 
     def ask(self, call: Call) -> None:
         """It may be asked again under its number, by whoever is patient."""
-        if call.call in self._open:
-            if _waits(call) and self._kv.pause.state is PauseState.DRAINING and self._channel is not None:
-                self._send(self._channel, call)
+        if (known := self._open.get(call.call)) is not None:
+            if self._channel is not None and self._may_be_forgotten(known):
+                self._send(self._channel, known)
             return
         if isinstance(call, Resume):
-            self._end_pauses(lambda each: isinstance(each, Pause))  # one that is waited for would hold after all
-        elif _waits(call) and not self._kv.pause.state.holds:
+            self._end(lambda each: isinstance(each, Pause))  # one that is waited for would hold after all
+        elif isinstance(call, WakeUp):
+            self._end_sleeps()
+        elif waits(call) and not self._kv.pause.state.holds:
             self._kv.pause.state = PauseState.ENDING if self._channel is None else PauseState.DRAINING
-        if len(self._open) >= MOST_CALLS:
-            del self._open[next(iter(self._open))]  # for which nobody waits any more
-        self._open[call.call] = Open(call, time.monotonic())
+        one = self._open.begin(call, time.monotonic())
         if self._channel is not None:
-            self._send(self._channel, call)
+            self._send(self._channel, one)
         else:
             self.look()
 
-    def _end_pauses(self, are_over: Callable[[Call], bool]) -> None:
+    def _may_be_forgotten(self, one: Open) -> bool:
+        """Does the scheduler there not know of it any more, if it has died? Weights are compared once."""
+        if waits(one.call) and not one.told:
+            return self._kv.pause.state is PauseState.DRAINING
+        return isinstance(one.call, WakeUp) or (isinstance(one.call, Sleep) and one.call.weights is None)
+
+    def _end(self, are_over: Callable[[Call], bool]) -> None:
         """These are waited for no more."""
-        for number in [number for number, one in self._open.items() if are_over(one.call)]:
-            del self._open[number]
-            self._post(Paused(number))
+        for answer in self._open.end(are_over):
+            self._post(answer)
+
+    def _end_sleeps(self) -> None:
+        """That wait: another has overtaken them, or somebody wants the engine awake."""
+        if any(isinstance(one.call, Sleep) and waits(one.call) for one in self._open.values()):
+            self._end(lambda each: isinstance(each, Sleep) and waits(each))
+            self._drain_no_more()
 
     def _settle_absent(self, call: Call) -> None:
         """Of one that is away: nothing is planned there for this server; of one that nobody wants nothing is asked."""
@@ -209,6 +223,8 @@ class LinkAdministration:
             case Sleep() | WakeUp():
                 self._store_sleep(call)
         del self._open[call.call]
+        if isinstance(call, Sleep):
+            self._drain_no_more()
         self._post(ANSWERS[type(call)](call.call))
 
     def answered(self, answer: wire.Answers) -> None:
@@ -221,20 +237,26 @@ class LinkAdministration:
         one = self._open.get(answer.call)
         if one is None:
             return
-        if not isinstance(answer, (ANSWERS[type(one.call)], Unanswered)):
-            raise ValueError(f"a {type(answer).__name__} to a {type(one.call).__name__}")
-        if _waits(one.call) and self._kv.pause.state.drains:
+        state, is_waiting = self._kv.pause.state, waits(one.call)
+        if is_waiting and state.drains and not one.told and isinstance(answer, Paused | Unanswered):
             self._kv.pause.state = PauseState.ENDING
             return
+        if is_waiting and isinstance(one.call, Sleep) and isinstance(answer, Paused):
+            return  # it waits no more, since somebody has resumed or holds it, or it has come late
+        if not isinstance(answer, (ANSWERS[type(one.call)], Unanswered)):
+            raise ValueError(f"a {type(answer).__name__} to a {type(one.call).__name__}")
         del self._open[answer.call]
         match one.call:
             case Pause():
                 self._kv.pause.state = PauseState.PAUSED
-                self._end_pauses(_waits)  # whom it does not answer if this one has overtaken them
+                # whom it does not answer if this one has overtaken them
+                self._end(lambda each: isinstance(each, Pause) and waits(each))
             case Resume():
                 self._kv.pause.state = PauseState.RUNNING
             case Sleep() | WakeUp() if isinstance(answer, SleepChanged):
                 self._store_sleep(one.call, answer.problem)
+                if isinstance(one.call, Sleep):
+                    self._end_sleeps()
         self._post(answer)
 
     def _is_done(self, answer: wire.Answers) -> None:
@@ -287,7 +309,7 @@ class LinkAdministration:
         self._context.log.info("engine %d at %s is told to sleep, or of other weights", self._engine, self._name)
         level = wanted.level or 1
         self._wakes = not wanted.is_parked
-        self._send(self._channel, Sleep(0, level, "keep", wanted.refuses, wanted.wait_s, weights))
+        self._send_now(self._channel, Sleep(0, level, "keep", wanted.refuses, wanted.wait_s, weights))
 
     @property
     def _engine(self) -> int:

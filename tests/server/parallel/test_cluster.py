@@ -219,20 +219,22 @@ def test_a_profile_has_the_actors_of_engines_elsewhere(server: Server, engine: S
     assert {"run", "CpuRunner.run"} & seen
 
 
-def test_engines_elsewhere_sleep_and_wake_with_the_server(server: Server, engine: Server) -> None:
-    """What runs there waits for that, as here; its memory is given back."""
+@pytest.mark.parametrize("mode", ["keep", "wait"])
+def test_engines_elsewhere_sleep_and_wake_with_the_server(server: Server, engine: Server, mode: str) -> None:
+    """What runs there waits for that, as here, or has ended before; its memory is given back."""
     is_there(server)
 
     async def sleep() -> tuple[str, bool, list[int], str, list[Any]]:
         async with http_session(server) as session:
             before = await complete(session, 1, max_tokens=60, ignore_eos=True)
             worker = engine.pids()["worker"]
-            statuses = [(await post(session, "/sleep?level=1&mode=keep"))[0]]
+            running = asyncio.create_task(complete(session, 1, max_tokens=60, ignore_eos=True))
+            statuses = [(await post(session, f"/sleep?level=1&mode={mode}"))[0]]
             asking = asyncio.create_task(complete(session, 1, max_tokens=60, ignore_eos=True))
             done, _ = await asyncio.wait([asking], timeout=0.3)
             others = engine.pids()["worker"] != worker
             statuses.append((await post(session, "/wake_up"))[0])
-            same = await asking == before and not done
+            same = await asking == await running == before and not done
             return ("same" if same else "other"), others, statuses, "", await rpc(session)
 
     async def rpc(session: aiohttp.ClientSession) -> list[Any]:
