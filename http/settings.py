@@ -201,6 +201,7 @@ class Settings:
     enable_per_request_metrics: bool = False
     return_tokens_as_token_ids: bool = False
     most_logprobs: int = USUAL_LOGPROBS  # that a request may ask for beside each token
+    enable_return_hidden_states: bool = False
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing
     structured_defaults: frozenset[str] = frozenset()  # of OPTIONS, those on where a request says nothing of them
     reasoning_closing: str = ""  # of thinking that has used up its budget; its own mark ends it anyway

@@ -79,7 +79,8 @@ class FrontendEngine(Engine):
         self._model = context.spec.model  # which one is asked
         self.accounts = FrontendAccounts(context)
         quotas = self.accounts.quotas
-        areas = [area for area in (vectors, context.sounds(), context.prompt_embeds()) if area is not None]
+        states = context.hidden_states()
+        areas = [area for area in (vectors, context.sounds(), context.prompt_embeds(), states) if area is not None]
         self.slots = Slots(table, system.first_slot(own), count, areas, quotas)
         self.renderers = Renderers(context)
         self._calls = Calls(

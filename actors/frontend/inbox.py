@@ -5,6 +5,7 @@ from __future__ import annotations
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
+from actorserve.shm.table.hidden_states import HiddenStates
 from actorserve.shm.table.vectors import Vectors
 
 from ..protocol.messages import (
@@ -61,6 +62,7 @@ class FrontendInbox:
         jobs: Jobs,
         vectors: Vectors | None,
         quotas: Quotas | None = None,
+        states: HiddenStates | None = None,
     ) -> None:
         self._context, self._table = context, context.table
         self._slots, self._renderers, self._calls = slots, renderers, calls
@@ -129,6 +131,8 @@ class FrontendInbox:
             before = choice.tokens
             if self._vectors is not None and self._pools[job.model] and delta.finish == Finish.STOP:
                 choice.pooled = self._vectors.read(delta.ref)
+            if self._states is not None and delta.finish:
+                choice.hidden_states = self._states.read(delta.ref)
             cached = choice.cached_tokens if before and not delta.finish else self._table.cached(delta.ref)
             if job.delta(use.index, delta, cached):
                 self._jobs.touch(job)

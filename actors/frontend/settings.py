@@ -37,7 +37,7 @@ OPTIONS = (  # that are settings by the same name
     *("admin_api_key", "allow_credentials", "root_path", "response_role", "trust_request_chat_template"),
     *("any_model_name", "idempotent_request_ids", "prefix_cache_per_client", "exclude_tools_when_tool_choice_none"),
     *("enable_force_include_usage", "enable_per_request_metrics", "return_tokens_as_token_ids"),
-    "most_logprobs",
+    *("most_logprobs", "enable_return_hidden_states"),
     "stream_response_default_include_usage",
 )
 OF_MODEL = ("max_model_len", "sampling_defaults", "vocab_size", "end_tokens", "pooling", "encoder")  # likewise

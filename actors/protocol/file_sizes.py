@@ -16,7 +16,7 @@ from actorserve.shm.media.arena import CHUNK, ArenaSizes
 from ..options.config import Config
 from ..options.kv_offload import read_tiers
 from .request import USUAL_LOGPROBS
-from .served import ServedModel, embedded_numbers, pooled_numbers
+from .served import ServedModel, embedded_numbers, hidden_numbers, pooled_numbers
 
 KV_LISTENER = "kv_listener"  # in Context.files, where other servers fetch KV blocks: it has no size
 SECRET = "secret"  # likewise, of the key by which the batcher asks (files/owner.py)
@@ -103,6 +103,12 @@ class FileSizes:
     def prompt_embeds(self) -> tuple[int, int] | None:
         """(slots, numbers of each), where prompts may be embeddings."""
         numbers = max(map(embedded_numbers, self.models))
+        return (self.slots, numbers) if numbers else None
+
+    @property
+    def hidden_states(self) -> tuple[int, int] | None:
+        """(slots, numbers of each), where requests may be told hidden states."""
+        numbers = max(map(hidden_numbers, self.models))
         return (self.slots, numbers) if numbers else None
 
     @property

@@ -78,6 +78,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1
     dry_sequence_breakers: list[str] = []
+    hidden_states: bool = False  # of each token that is computed the last layer's output is told
 
     def is_plain(self) -> bool:
         """Its logits are not changed before a token is drawn."""

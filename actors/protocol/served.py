@@ -78,6 +78,11 @@ def embedded_numbers(served: ServedModel) -> int:
     return served.info.max_model_len * served.info.hidden if served.config.enable_prompt_embeds else 0
 
 
+def hidden_numbers(served: ServedModel) -> int:
+    """Of each slot, where requests may be told hidden states; else 0."""
+    return served.info.max_model_len * served.info.hidden if served.config.enable_return_hidden_states else 0
+
+
 def served_models(config: Config, infos: Sequence[ModelInfo]) -> list[ServedModel]:
     """In the order of the options; their engines are numbered one behind the other."""
     found: list[ServedModel] = []

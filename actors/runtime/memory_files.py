@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.media.arena import MediaArena
+from actorserve.shm.table.hidden_states import HiddenStates
 from actorserve.shm.table.prompt_embeds import PromptEmbeds
 from actorserve.shm.table.vectors import Vectors
 
@@ -46,6 +47,11 @@ class MemoryFiles:
         """Prompts that clients gave as embeddings; None where they cannot."""
         sizes = self.system.files.prompt_embeds
         return None if sizes is None else PromptEmbeds(self.files["prompt_embeds"], *sizes)
+
+    def hidden_states(self) -> HiddenStates | None:
+        """Of requests that are told them; None where none may be."""
+        sizes = self.system.files.hidden_states
+        return None if sizes is None else HiddenStates(self.files["hidden_states"], *sizes)
 
     def kv_notes(self) -> BlockNotes | None:
         """What stands in its engine's cached blocks; None where nobody is told."""

@@ -59,7 +59,8 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelInfo
     also: list[ModelInfo] = []  # those of --also
     segment_fd: int
-    # memory files: journal, answers, recent, logprobs, meeting; by the model: vectors, sounds, media, prompt_embeds
+    # memory files: journal, answers, recent, logprobs, meeting; by the model: vectors, sounds, media, prompt_embeds;
+    # by the options: hidden_states
     files: dict[str, int]
     eventfds: dict[str, int]  # of every actor, and of the supervisor
     channel: int | None = None  # on which a frontend is handed its connections

@@ -43,7 +43,8 @@ class Sequence:
         pooling = params.sampling.pooling
         self.pools = pooling is not None  # it ends with its prompt: of the one token that it draws nobody is told
         self.whole = whole or (pooling is not None and pooling.whole)  # its prompt is computed in one step
-        self.cacheable = params.sampling.prompt_logprobs < 0 and not self.whole  # or each of its tokens is computed
+        told = params.sampling.prompt_logprobs >= 0 or params.sampling.hidden_states
+        self.cacheable = not told and not self.whole  # or each of its tokens is computed
         self.constrained = False  # it keeps to a grammar
         self.adapter = params.adapter
         self.kv_peer = params.kv_peer  # of a server that has its blocks; nothing: it is in nobody's hands

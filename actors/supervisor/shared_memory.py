@@ -24,6 +24,7 @@ from actorserve.shm.media.inbox import MediaInbox
 from actorserve.shm.pages import can_give_back
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.segment import Segment
+from actorserve.shm.table.hidden_states import HiddenStates
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.prompt_embeds import PromptEmbeds
 from actorserve.shm.table.table import RequestTable
@@ -97,6 +98,8 @@ class Memory:
             self.files["sounds"] = Vectors.create(*system.files.sounds)
         if system.files.prompt_embeds is not None:
             self.files["prompt_embeds"] = PromptEmbeds.create(*system.files.prompt_embeds)
+        if system.files.hidden_states is not None:
+            self.files["hidden_states"] = HiddenStates.create(*system.files.hidden_states)
         names = [*system.by_name, SUPERVISOR]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         self.keys = PublishedKeys(system, self.segment)

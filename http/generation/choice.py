@@ -63,6 +63,7 @@ class Choice:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     pooled: tuple[int, int, bytes] | None = None  # of a model that pools: (rows, columns, float32 of all)
+    hidden_states: tuple[int, int, bytes] | None = None  # of one that has ended, likewise, where they are wanted
     skip_characters: int = 0
     skip_tokens: int = 0
     counts_tokens: bool = True  # its state does; otherwise `skip_tokens` are of something else

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -98,13 +99,9 @@ async def prompt_logprobs(tokens: dict[int, TokenLogprobs], length: int, turns: 
     """One entry a token of the prompt, null for the first: its own and the most likely tokens by their ids. As JSON: of
     a long prompt they are millions, and others have their `turns` of ENTRIES meanwhile.
     """
-    text = bytearray(b"[null")
-    for position in range(1, length):
-        one = tokens.get(position)  # none: its request was cut short
-        text += b"," + msgspec.json.encode(None if one is None else _of_prompt(one))
-        await turns.done(1 if one is None else 1 + len(one.best))
-    text += b"]"
-    return msgspec.Raw(text)
+    known = map(tokens.get, range(1, length))  # none: its request was cut short
+    entries = ((1, None) if one is None else (1 + len(one.best), _of_prompt(one)) for one in known)
+    return await turns.list_as_json(itertools.chain([(0, None)], entries))
 
 
 def too_many_logprobs(tokens: int, each: int, most: int) -> ApiError | None:

@@ -45,7 +45,7 @@ from ..middleware.context import (
     log_prompts,
 )
 from ..openai.schemas import ChatRequest, GenerationFields
-from ..output.answer import EVENTS, Answer, AnswerOptions, ProgressWriter
+from ..output.answer import EVENTS, Answer, AnswerOptions, LongWriter, ProgressWriter
 from ..output.formats import MakeAnswerFormat
 from ..output.turns import Turns
 from ..settings import Settings
@@ -108,6 +108,8 @@ class Answering:
             if not body.stream:
                 await asyncio.shield(job.done)
                 await self._tell_prompts(job, answer)
+                if isinstance(form, LongWriter):
+                    await form.write_long()
                 return json_response(form.whole())
             keep_alive_s = self.settings.keep_alive_s if form.media_type == EVENTS else 0.0
             stream = EventStream(request, job, form, start, keep_alive_s, origin_of(request, answer, job))

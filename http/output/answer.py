@@ -165,6 +165,14 @@ class ProgressWriter(Protocol):
         """An event, so long behind the prompt's beginning."""
 
 
+@runtime_checkable
+class LongWriter(Protocol):
+    """A writer of what may be so long that it is written in turns, before `closing`, or the whole answer, tells it."""
+
+    async def write_long(self) -> None:
+        """All has come."""
+
+
 def usage(job: Job, nothing: bool = False) -> dict[str, Any]:
     """Token counts of a whole request. `nothing`: what was generated is not for the client."""
     generated = 0 if nothing else job.completion_tokens

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+
+import msgspec
 
 
 class Turns:
@@ -16,3 +19,12 @@ class Turns:
         if self._since >= self._most:
             self._since = 0
             await asyncio.sleep(0)
+
+    async def list_as_json(self, entries: Iterable[tuple[int, object]]) -> msgspec.Raw:
+        """A list as JSON, of which each entry comes with how much it is."""
+        text = bytearray(b"[")
+        for amount, entry in entries:
+            text += (b"," if len(text) > 1 else b"") + msgspec.json.encode(entry)
+            await self.done(amount)
+        text += b"]"
+        return msgspec.Raw(text)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
+
+import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
 from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate, make_state
 from ..generation.job import Job
-from ..generation.logprobs import LOWEST
+from ..generation.logprobs import ENTRIES, LOWEST
 from ..generation.times import JobTimes
 from ..openai.schemas import Object
-from ..output.answer import EVENTS, SECOND, Answer, encode
+from ..output.answer import DONE, EVENTS, SECOND, Answer, encode
 from ..output.events import Content, Piece
-from .requests import is_batch, sampling_of, start_of, wants_logprobs
+from ..output.turns import Turns
+from ..pooling.written import written
+from .requests import is_batch, sampling_of, start_of, wants_logprobs, wants_states
 from .schemas import SglangGenerateRequest
 
+NO_PROMPT: Object = {"input_token_logprobs": [], "input_top_logprobs": []}
 Entry = tuple[float | None, int, str | None]  # logprob, id, text
 
 
@@ -48,9 +54,20 @@ class SglangAnswer:
         self._says_nothing = given.max_new_tokens == 0
         self._logprobs, self._start = wants_logprobs(body), start_of(body)
         self._by_ids, self._with_text = bool(body.token_ids_logprob), bool(body.return_text_in_logprobs)
+        self._prompts: list[Object] = []  # of each prompt its logprobs, once all has come
+        self._wants_states = wants_states(body)
+        self._states: list[Object] = [{} for _ in job.choices]  # likewise
         self._told = [ChoiceResult() for _ in job.choices]
         for choice in job.choices:  # a successor makes the same events of all that there is
             choice.counts_tokens = False
+
+    async def write_long(self) -> None:
+        """Logprobs of prompts and hidden states, which an answer has at its end alone."""
+        turns, choices = Turns(ENTRIES), self._job.choices
+        if self._logprobs:
+            self._prompts = [await self._of_prompt(choice, turns) for choice in choices[:: len(self._job.params)]]
+        if self._wants_states:
+            self._states = [await self._of_states(choice) for choice in choices]
 
     def whole(self) -> Any:
         for choice in self._job.choices:
@@ -68,6 +85,9 @@ class SglangAnswer:
         self._told[choice.index].add(news)
         if not (news.pieces or news.ended):
             return b""
+        return self._written(choice)
+
+    def _written(self, choice: Choice) -> bytes:
         part = self._part(choice)
         return _event(part | {"index": choice.index} if self._many else part)
 
@@ -75,10 +95,11 @@ class SglangAnswer:
         return make_state(max(len(self._told[choice.index].text), choice.skip_characters), 0)
 
     def closing(self) -> bytes:
-        return b"data: [DONE]\n\n"
+        ended = self._job.choices if self._wants_states else []  # all of each has come: what is left is told once more
+        return b"".join(self._written(choice) for choice in ended) + DONE
 
     def failed(self, error: ApiError) -> bytes:
-        return _event(error.body()) + self.closing()
+        return _event(error.body()) + DONE
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -95,8 +116,9 @@ class SglangAnswer:
         if choice.finish_reason is not None:
             about["e2e_latency"] = self._times(self._job).total / SECOND
         if self._logprobs:
-            about |= self._of_tokens("output", told.logprobs) | self._of_prompt(choice)
-        return {"text": told.text, "output_ids": told.ids, "meta_info": about}
+            about |= self._of_tokens("output", told.logprobs)
+            about |= self._prompts[choice.index // len(self._job.params)] if self._prompts else NO_PROMPT
+        return {"text": told.text, "output_ids": told.ids, "meta_info": about | self._states[choice.index]}
 
     def _id(self, index: int) -> str:
         prompt = index // len(self._job.params)
@@ -119,25 +141,46 @@ class SglangAnswer:
                 return {"type": "stop", "matched": matched}
         return {"type": choice.finish_reason}
 
-    def _of_prompt(self, choice: Choice) -> Object:
+    async def _of_prompt(self, choice: Choice, turns: Turns) -> Object:
         """Logprobs of the prompt from the wanted position on; its first token follows nothing, and has none."""
         if self._start < 0:
-            return {"input_token_logprobs": [], "input_top_logprobs": []}
-        found = choice.prompt_logprobs
+            return NO_PROMPT
+        found, ids = choice.prompt_logprobs, choice.prompt_ids
         known = [found[at] for at in range(max(1, self._start), choice.prompt_tokens) if at in found]
-        told = self._of_tokens("input", known)
-        if self._start == 0 and choice.prompt_ids:
-            told["input_token_logprobs"].insert(0, (None, choice.prompt_ids[0], None))
-            for name in told.keys() - {"input_token_logprobs"}:
-                told[name].insert(0, None)
-        return told
+        is_told = self._start == 0 and bool(ids)
+        own = chain([(1, (None, ids[0], None))] if is_told else [], ((1, self._own(one)) for one in known))
+        others = ((1 + len(one.best), self._best(one)) for one in known)
+        return {
+            "input_token_logprobs": await turns.list_as_json(own),
+            self._name_of_best("input"): await turns.list_as_json(chain([(1, None)] if is_told else [], others)),
+        }
+
+    async def _of_states(self, choice: Choice) -> Object:
+        """The prompt's rows as one list, then a row of each token but the last, of which nothing was computed."""
+        if choice.hidden_states is None:
+            return {}
+        rows, columns, floats = choice.hidden_states
+        size = len(floats) // rows
+        end, split = size * (choice.prompt_tokens + choice.tokens - 1), size * choice.prompt_tokens
+        parts = [part for part in (floats[:split], floats[split:end]) if part]
+        made = await written([(len(part) // size, columns, part) for part in parts], by_token=True)
+        behind = b"".join(b"," + bytes(one)[1:-1] for one in made[1:])
+        return {"hidden_states": msgspec.Raw(b"[" + bytes(made[0]) + behind + b"]")}
 
     def _of_tokens(self, side: str, tokens: list[TokenLogprobs]) -> dict[str, list[Any]]:
-        others = f"{side}_token_ids_logprobs" if self._by_ids else f"{side}_top_logprobs"
         return {
-            f"{side}_token_logprobs": [self._entry(one.text, one.id, one.logprob) for one in tokens],
-            others: [[self._entry(*best) for best in one.best] for one in tokens],
+            f"{side}_token_logprobs": [self._own(one) for one in tokens],
+            self._name_of_best(side): [self._best(one) for one in tokens],
         }
+
+    def _name_of_best(self, side: str) -> str:
+        return f"{side}_token_ids_logprobs" if self._by_ids else f"{side}_top_logprobs"
+
+    def _own(self, one: TokenLogprobs) -> Entry:
+        return self._entry(one.text, one.id, one.logprob)
+
+    def _best(self, one: TokenLogprobs) -> list[Entry]:
+        return [self._entry(*best) for best in one.best]
 
     def _entry(self, text: bytes, token: int, logprob: float) -> Entry:
         return max(logprob, LOWEST), token, text.decode(errors="replace") if self._with_text else None

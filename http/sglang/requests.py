@@ -62,6 +62,10 @@ def wants_logprobs(body: SglangGenerateRequest) -> bool:
     return bool(one_of(body.return_logprob, "return_logprob"))
 
 
+def wants_states(body: SglangGenerateRequest) -> bool:
+    return bool(one_of(body.return_hidden_states, "return_hidden_states"))
+
+
 def is_batch(body: SglangGenerateRequest | SglangEncodeRequest) -> bool:
     """Is it answered with a list, whatever it has?"""
     ids = body.input_ids

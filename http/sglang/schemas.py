@@ -63,6 +63,7 @@ class SglangGenerateRequest(msgspec.Struct, kw_only=True):
     top_logprobs_num: int | list[int] | None = None
     token_ids_logprob: list[int | list[int]] | None = None
     return_text_in_logprobs: bool | None = None
+    return_hidden_states: bool | list[bool] | None = None
     lora_path: str | list[str | None] | None = None  # an adapter's name
     model: str | None = None
     priority: Priority = None

@@ -19,7 +19,7 @@ from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.trail import ALIVE, BEGUN, CLOSED, ORIGIN, Origin, reached
 from ..middleware.context import CLOSES
-from ..output.answer import EVENTS, Writer
+from ..output.answer import EVENTS, LongWriter, Writer
 from .resume import record_of
 
 STALL_S = 30.0
@@ -233,6 +233,8 @@ class EventStream:
             failure = error
         if self._full is not None:
             await self._full  # first: the last event's id or number says that all text is before it
+        if failure is None and isinstance(self._writer, LongWriter):
+            await self._writer.write_long()
         last = self._writer.closing() if failure is None else self._writer.failed(failure)
         if not self._closed:
             self._note(len(self._job.choices) + 1, ENDED)

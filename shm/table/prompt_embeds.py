@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from ..fence import load_fence
 from ..layout import CACHE_LINE, LOW32, WORD_BYTES, generation_of
-from .vectors import COLUMNS, CURSOR, NUMBER_BYTES, Vectors
+from .vectors import COLUMNS, CURSOR, NUMBER_BYTES, RequestedRows
 
 DIGEST = 2
 DIGEST_BYTES = 16
 
 
-class PromptEmbeds(Vectors):
+class PromptEmbeds(RequestedRows):
     """All slots' rows."""
 
     def write_prompt(self, ref: int, rows: int, columns: int, data: bytes | memoryview, digest: bytes) -> None:
@@ -50,8 +50,3 @@ class PromptEmbeds(Vectors):
         found = self.map[begin : begin + count * size]
         load_fence()
         return found if self._words[word + CURSOR] == cursor else None
-
-    def give_back(self, ref: int) -> None:
-        """Nobody will read the slot's rows again, if it had any."""
-        if self._words[self._start(ref) // WORD_BYTES + CURSOR]:
-            super().give_back(ref)

@@ -85,6 +85,15 @@ class Vectors:
         return slot * self._stride
 
 
+class RequestedRows(Vectors):
+    """Of those requests alone that ask for them."""
+
+    def give_back(self, ref: int) -> None:
+        """Nobody will read the slot's rows again, if it had any."""
+        if self._words[self._start(ref) // WORD_BYTES + CURSOR]:
+            super().give_back(ref)
+
+
 def _stride(numbers: int) -> int:
     """Bytes of a slot, in whole pages."""
     return whole(CACHE_LINE + NUMBER_BYTES * numbers, PAGE)

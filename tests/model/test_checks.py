@@ -16,7 +16,7 @@ from msgspec import structs
 
 from actorserve import LLM
 from actorserve.actors.model.checks import combinations
-from actorserve.actors.model.checks.combinations import check_prompt_embeds
+from actorserve.actors.model.checks.combinations import check_hidden_states, check_prompt_embeds
 from actorserve.actors.model.checks.device import check_device
 from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
 from actorserve.actors.model.memory import machine
@@ -62,6 +62,7 @@ def test_a_draft_model_is_looked_at_too(folder: Path) -> None:
     [
         {"logits_processor_pattern": "a.*"},
         {"worker_cls": "a:B"},
+        {"enable_return_hidden_states": True},
         {"enable_eplb": True, "enable_expert_parallel": True, "tensor_parallel_size": 2},
         {"speculative_config": '{"method": "suffix", "num_speculative_tokens": 2}'},
     ],
@@ -72,6 +73,19 @@ def test_what_a_gpus_worker_does_not_do_is_refused_there(given: dict[str, Any]) 
     with pytest.raises(ConfigError, match=rf"^{option}: .*\(--device cpu\)"):
         check_device(Config(**given), on_gpu=True)
     check_device(Config(**given), on_gpu=False)
+
+
+def test_who_tells_no_hidden_states() -> None:
+    for given, reason in (
+        ({"runner": "pooling"}, "/pooling (token_embed)"),
+        ({"model_impl": "transformers"}, "own layers"),
+    ):
+        said = refusal(DEMO_FOLDER, enable_return_hidden_states=True, **given)
+        assert said.startswith("--enable-return-hidden-states: ") and reason in said, said
+    assert find(DEMO_FOLDER, enable_return_hidden_states=True)
+    elsewhere = Config(remote_engines=["10.0.0.1:7000"])
+    with pytest.raises(ConfigError, match=r"^--enable-return-hidden-states: .* on the server's machine"):
+        check_hidden_states(elsewhere, resolve_model(Config(model=str(DEMO_FOLDER))))
 
 
 def test_prompts_of_embeddings_on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,17 @@ def check_prompt_embeds(config: Config, model: ModelInfo) -> None:
         raise ConfigError(f"{option}: prompts that are embeddings are computed on the server's machine only")
 
 
+def check_hidden_states(config: Config, model: ModelInfo) -> None:
+    """ConfigError if this model tells no hidden states beside its texts."""
+    option, name = "--enable-return-hidden-states", model.architecture
+    if model.pooling is not None:
+        raise ConfigError(f"{option}: {name} pools, and tells them at /pooling (token_embed); leave the option out")
+    if not model.hidden:
+        raise ConfigError(f"{option}: {name} is not computed by this server's own layers, which tell them")
+    if config.remote_engines or config.steward or config.nnodes > 1:
+        raise ConfigError(f"{option}: they are told of what is computed on the server's machine only")
+
+
 def _check_prompt_embeds_on_gpu(config: Config, model: ModelInfo) -> None:
     """ConfigError if something beside it is a CPU's alone."""
     option, name = "--enable-prompt-embeds", model.architecture

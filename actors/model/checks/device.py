@@ -42,6 +42,7 @@ def _check_only_on_cpu(config: Config) -> None:
     """ConfigError if an option is given of which the worker of a GPU would do nothing."""
     for option, given in (
         ("--enable-eplb", config.enable_eplb),
+        ("--enable-return-hidden-states", config.enable_return_hidden_states),
         ("--logits-processors", bool(config.logits_processors)),
         ("--logits-processor-pattern", config.logits_processor_pattern is not None),
         ("--worker-cls", config.worker_cls is not None),

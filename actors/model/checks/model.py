@@ -21,7 +21,7 @@ from ..sharding import shard_shape
 from ..tokenizers.tokenizer import find_templates, special_tokens
 from ..tokenizers.tokenizer_files import check_tokenizer
 from ..weights.weight_files import check_weights
-from .combinations import check_adapted, check_pooling, check_prompt_embeds, check_vision
+from .combinations import check_adapted, check_hidden_states, check_pooling, check_prompt_embeds, check_vision
 from .device import check_beside_gpu, check_device, check_drafts_on_gpu, check_gpu
 from .drafts import check_drafts, find_draft_model, find_head, head_block_bytes, read_shape
 
@@ -58,6 +58,8 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
     """What the worker would refuse later."""
     if config.enable_prompt_embeds:
         check_prompt_embeds(config, model)
+    if config.enable_return_hidden_states:
+        check_hidden_states(config, model)
     if model.pooling is not None:
         check_pooling(config, model, model.pooling)
         return

@@ -75,6 +75,13 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
             "frontend keeps each in some 300 bytes until the answer is whole",
         ),
     ] = 1 << 22
+    enable_return_hidden_states: Annotated[
+        bool,
+        Meta(
+            description="/generate tells hidden states to requests that say return_hidden_states; on a CPU. Memory is "
+            "taken for those that do"
+        ),
+    ] = False
     response_role: Annotated[str, Meta(min_length=1, max_length=64, description="the role of chat's answers")] = (
         "assistant"
     )

@@ -108,7 +108,7 @@ REFUSED = {
     "--disaggregation-decode-extra-slots --disaggregation-decode-host-receive-threshold "
     "--disaggregation-enable-kv-checksum --enable-pd-role-switch --optimistic-prefill-attempts",
     why.CONFIG_JSON: "--decrypted-config-file",
-    why.NOT_TOLD: "--enable-return-hidden-states --enable-return-routed-experts --weight-version "
+    why.NOT_TOLD: "--enable-return-routed-experts --weight-version "
     "--enable-return-aux-hidden-states --enable-return-indexer-topk --return-aux-hidden-state-layer-ids "
     "--return-hidden-states-mode",
     why.LABELS: "--bucket-e2e-request-latency --bucket-inter-token-latency --bucket-time-to-first-token "

@@ -37,6 +37,7 @@ from ..speculative.jumps import Jumps, find_jumps
 from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
 from .batch import BatchInputs, counting, prepare_inputs, row_positions
 from .decoder import Decoder
+from .hidden_states import HiddenStatesWriter
 from .layers.native import awake, current
 from .memory.row_blocks import RowBlocks
 from .memory.states import RowStates, StepStates
@@ -101,6 +102,7 @@ class CpuRunner:
         assert self.states is None or verifier is None
         self.vision = vision
         self.embeds: RowEmbeds | None = None  # of --enable-prompt-embeds
+        self.hidden_states: HiddenStatesWriter | None = None  # of --enable-return-hidden-states, in who reports
         self.failed_rows: Numbers = ()  # of the last step, as StepDone has them
         self._steady: SteadyDecode | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
 
@@ -132,18 +134,19 @@ class CpuRunner:
 
     def _forward(self, inputs: BatchInputs, rows: Ints, starts: Ints, counts: Ints) -> Tensor:
         """The last layer's output for each token of a step, whose rows' states are then behind it."""
+        own = counts if len(inputs.ids) > len(rows) else np.ones_like(rows)  # without room for drafts
         if self.vision is not None:
-            own = counts if len(inputs.ids) > len(rows) else np.ones_like(rows)  # without room for drafts
             self.model.step = self.vision.step(rows, starts, own)  # type: ignore[attr-defined]
         if self.embeds is not None:
-            own = counts if len(inputs.ids) > len(rows) else np.ones_like(rows)
             self.model.given = self.embeds.step(rows, starts, own, self.model.shape.hidden_size)  # type: ignore[attr-defined]
         if self.lora is not None:
             self.lora.begin(rows, counts if len(inputs.ids) > len(rows) else None)
-        if self.states is None:
-            return inputs.forward(self.model, self.kv)
-        hidden = inputs.forward(self.model, self.kv, StepStates.of(self.states, rows, starts))
-        self.states.length[rows] = starts + counts
+        states = None if self.states is None else StepStates.of(self.states, rows, starts)
+        hidden = inputs.forward(self.model, self.kv, states)
+        if self.states is not None:
+            self.states.length[rows] = starts + counts
+        if self.hidden_states is not None:
+            self.hidden_states.write(rows, starts, own, hidden)
         return hidden
 
     def _run_steady(self, step: Step, steady: SteadyDecode, scattered: bool) -> np.ndarray:
@@ -345,6 +348,8 @@ class CpuRunner:
             prompt = prompt[self.embeds.place(row, new.ref) :]
         self.logits_processors.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())
         self.logprobs.place(row, new.ref, drawn, new.num_prompt_tokens)
+        if self.hidden_states is not None:
+            self.hidden_states.place(row, new.ref, drawn.hidden_states)
         if self.verifier is not None:
             self.verifier.place(row, self.log[slot, : new.num_known_tokens], new.num_computed_tokens)
 

@@ -14,6 +14,7 @@ from ...telemetry.startup import StartPhase
 from ..actor import WorkerActor
 from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
+from ..cpu.hidden_states import HiddenStatesWriter
 from ..cpu.layers import native
 from ..cpu.prompt_embeds import RowEmbeds
 from ..cpu.runner import CpuRunner
@@ -127,6 +128,9 @@ def _make_runner(
     runner = CpuRunner(*own) if stage is None else make_stage_runner(stage, *own)
     if (embeds := context.prompt_embeds()) is not None and context.model.hidden and (stage is None or not stage.index):
         runner.embeds = RowEmbeds(embeds, rows)
+    states = context.hidden_states() if context.system.is_reporter(context.spec) else None
+    if states is not None and isinstance(model, CpuModel):
+        runner.hidden_states = HiddenStatesWriter(states, model.norm, context.table.is_current)
     runner.logits_processors.token_bytes = partial(token_bytes, context)
     if config.changes_logits:
         runner.logits_processors.plugins = Plugins(config, context.model)

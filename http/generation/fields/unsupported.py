@@ -29,8 +29,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 YET = " by this server yet."
 ELSEWHERE_MADE = {  # what does the same
-    "return_hidden_states": " by a model that generates: one that pools tells them of each token at /pooling, with the"
-    " task token_embed; --also serves one beside.",
+    "return_hidden_states": " here: /generate tells them, with --enable-return-hidden-states, and of a model that"
+    " pools /pooling, with the task token_embed.",
 }
 INSIDE = "sampling_params."
 LABELS = frozenset({"request_id", "user", "metadata", "service_tier", "store", "stream_options"})

@@ -12,6 +12,7 @@ import actorserve
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
 from ...errors import ApiError, bad_request
+from ...generation.fields.sampling import with_hidden_states
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
@@ -23,13 +24,22 @@ from ...pooling.answers import as_json
 from ...pooling.prepare import check_generates, pooling_of
 from ...sglang.answers import SglangAnswer
 from ...sglang.media import media_of
-from ...sglang.requests import completion_of, embedding_of, is_batch, renamed, sampling_of, wants_logprobs
+from ...sglang.requests import (
+    completion_of,
+    embedding_of,
+    is_batch,
+    renamed,
+    sampling_of,
+    wants_logprobs,
+    wants_states,
+)
 from ...sglang.schemas import SglangEncodeRequest, SglangGenerateRequest
 from ...transport.json_response import json_response
 from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
+STATES = "return_hidden_states"
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
 
@@ -48,9 +58,11 @@ class SglangApi:
         raw = await self._read_conversation(request)
         check_generates(self._settings)
         body = read(SglangGenerateRequest, raw)
-        moves = not wants_logprobs(body)  # each event says all of them again, and nobody has those of another server
+        moves = not (wants_logprobs(body) or wants_states(body))  # told at the end, and nobody has another server's
         if GIVEN in request and not moves:
-            raise bad_request("body: one with logprobs stays.", "body")
+            raise bad_request("body: one with logprobs or hidden states stays.", "body")
+        if wants_states(body) and not self._settings.enable_return_hidden_states:
+            raise bad_request(f"{STATES}: a server tells them that has --enable-return-hidden-states.", STATES)
         try:
             given = completion_of(body)
             given = seeded(request, given) if moves else given
@@ -60,6 +72,8 @@ class SglangApi:
             raise renamed(error, body) from None
         wants = replace(asked.wants, prompt_logprobs=False)  # its answers write them in their own form
         asked = replace(asked, prompts=self._with_media(body, asked.prompts), wants=wants)
+        if wants_states(body):
+            asked = replace(asked, params=list(map(with_hidden_states, asked.params)))
         if sampling_of(body).max_new_tokens is None:  # more than the model's length is no error then
             asked.rendering.update(max_tokens=None, cap=given.max_tokens)
 

@@ -80,6 +80,3 @@ async def test_a_model_of_texts_alone() -> None:
     async with serving() as served:
         answer = await served.ask("POST", "/generate", {"text": "a", "image_data": PNG})
         assert (answer.status, answer.error["param"]) == (400, "image_data") and "text only" in answer.error["message"]
-        states = await served.ask("POST", "/generate", {"text": "a", "return_hidden_states": True})
-        assert (states.status, states.error["param"]) == (400, "return_hidden_states")
-        assert "/pooling" in states.error["message"]
