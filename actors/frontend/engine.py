@@ -100,7 +100,7 @@ class FrontendEngine(Engine):
         self._jobs = Jobs(context, self.slots, self.renderers, self._retained, self._orphans, client_metrics, quotas)
         self._inbox = FrontendInbox(
             *(context, self.slots, self.renderers, self._calls, self._retained, self._orphans, client_metrics),
-            *(self._jobs, vectors, quotas),
+            *(self._jobs, vectors, quotas, states),
         )
         self._stamps = Stamps(table)
         self._pauses = [PauseWord(context.segment.map, offset) for offset in context.system.kv_map_offsets]

@@ -69,7 +69,7 @@ class FrontendInbox:
         self._retained, self._orphans = retained, orphans
         self._client_metrics = client_metrics
         self._jobs = jobs
-        self._vectors = vectors
+        self._vectors, self._states = vectors, states
         self._pools = [served.info.pooling is not None for served in context.system.models]
         self._quotas = quotas
 
