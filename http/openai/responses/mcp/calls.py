@@ -45,7 +45,7 @@ class ToolCalls:
         return record
 
     async def _make(self, item: McpItem, number: int, begun: CallRecord | None) -> CallRecord:
-        now = time.time()
+        now = time.monotonic()
         if begun is not None and now - begun.at > STALE_S:
             return CallRecord(begun.life, begun.at, True, error=STALE)
         if (problem := self._problem(item, number)) is not None:

@@ -67,7 +67,7 @@ class CallRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-call"):
     """One call: asked for, or with what has come of it."""
 
     life: int
-    at: float  # Unix seconds
+    at: float  # seconds of CLOCK_MONOTONIC
     done: bool = False
     output: str = ""
     error: str = ""

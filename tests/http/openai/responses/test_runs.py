@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,13 +13,16 @@ import pytest
 from actorserve.actors.protocol.messages import Finish, TokenLogprobs
 from actorserve.actors.protocol.topics.tools import ServerAddress, Tool, ToolCalled
 from actorserve.http.errors import ApiError
+from actorserve.http.generation import idempotency
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.mcp import run
 from actorserve.http.openai.responses.mcp.background import RunningTools
+from actorserve.http.openai.responses.mcp.calls import STALE, ToolCalls
+from actorserve.http.openai.responses.mcp.records import STALE_S, CallRecord, RunRecords
 from actorserve.http.openai.responses.mcp.run import ToolRun
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.responses.stored import History
-from tests.http.fakes import finish_all, rendered, say
+from tests.http.fakes import FakeEngine, finish_all, rendered, say
 from tests.http.serving import Answer, Served, serving
 
 
@@ -145,10 +149,21 @@ async def test_a_key_is_forgotten_some_time_behind_its_end(monkeypatch: pytest.M
         begun = await ask(body, True)
         assert (await ask(body, False)).json["id"] == begun.json["id"]
         assert (await ask(body | {"input": "oh"}, False)).status == 422
-        later = time.time() + 51
-        monkeypatch.setattr(time, "time", lambda: later)
+        later = time.monotonic() + 51
+        monkeypatch.setattr(idempotency, "time", SimpleNamespace(monotonic=lambda: later))
         again = await ask(body | {"input": "oh"}, True)
         assert again.status == 200 and again.json["id"] != begun.json["id"]
+
+
+async def test_a_call_is_lost_by_its_age_and_by_no_jump_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    records, now, unix = RunRecords(cast(Any, FakeEngine()), "r"), time.monotonic(), time.time()
+    calls = ToolCalls(Noted(), records, 9)
+    calls.offered["say"] = cast(Any, SimpleNamespace(server=SimpleNamespace(address=None)))
+    records.put(CallRecord(1, now), 0)
+    records.put(CallRecord(1, now - STALE_S - 1), 1)
+    monkeypatch.setattr(time, "time", lambda: unix + 1e6)
+    made = [await calls.call(cast(Any, SimpleNamespace(name="say", text="{}"))) for _ in range(2)]
+    assert [(one.output, one.error) for one in made] == [("said", ""), ("", STALE)]
 
 
 async def test_tokens_are_those_of_the_same_texts_where_they_are_made_again() -> None:
