@@ -16,7 +16,6 @@ from .middleware.context import DRAIN, ERRORS, GO_ON, REFUSED, REQUEST_ID, ROOT,
 from .middleware.edge import Middlewares, redirect
 from .openapi.error_bodies import BODIES
 from .paths.elsewhere import reason_of
-from .paths.optional import turned_off
 from .route import Route
 from .routes import ROUTES, error_of
 from .settings import Settings, printable
@@ -39,7 +38,7 @@ def make_app(engine: ServerEngine, settings: Settings, more: Sequence[Middleware
     app[DRAIN] = apis.drain
     app.on_shutdown.append(api.page.end)
     for route in ROUTES:
-        if option := turned_off(route.path, settings.off):
+        if option := route.off_by(settings.off):
             _add(app, route, _refusing(option))
         elif route.handler:
             _add(app, route, apis.handler(route))

@@ -41,6 +41,7 @@ class Route:
     stream: str = EVENTS  # the type of an answer that is one
     error: type = answers.Error
     open: bool = False  # no key is asked for
+    options: tuple[str, ...] = ()  # of the server, each of which turns it off
     admin: bool = False  # the key of --admin-api-key is asked for; without that option nothing is there
     of_keys: bool = False  # of servers with --key-file
     of_files: bool = False  # of servers with --files-dir
@@ -64,6 +65,10 @@ class Route:
         if self.hears:
             return settings.hears
         return settings.generates or not (self.generates or (self.upgrades and not settings.hears))
+
+    def off_by(self, off: frozenset[str]) -> str:
+        """The one of these options that turns it off; none does: empty."""
+        return next((option for option in self.options if option in off), "")
 
     @property
     def is_batched(self) -> bool:

@@ -57,6 +57,7 @@ PROBE_PATHS = frozenset(route.path for route in ROUTES if route.open and not rou
 PAGE_PATHS = OPEN_PATHS - PROBE_PATHS  # the page's files
 ADMIN_PATHS = frozenset(route.path for route in ROUTES if route.admin)
 UNBUILT_PATHS = frozenset(route.path for route in ROUTES if not route.handler)
+SWITCHES = frozenset(option for route in ROUTES for option in route.options)
 BATCHED = tuple(route.path for route in ROUTES if route.is_batched)  # of which a batch's lines may be
 GENERATING = {route.path: route.generates for route in ROUTES if route.generates is not None}
 ERRORS = {route.path.partition("/{")[0]: route.error for route in ROUTES if route.error is not answers.Error}

@@ -219,7 +219,7 @@ class Settings:
     draws_on_cpu: bool = True  # what a CPU alone does may be asked for
     any_model_name: bool = False  # one that nothing has is this model
     root_path: str = ""  # that clients find the server below, behind a proxy
-    off: frozenset[str] = frozenset()  # options of paths/optional.py whose paths are not there
+    off: frozenset[str] = frozenset()  # options that turn paths off, as their routes have it
 
     @property
     def all_models(self) -> list[Settings]:

@@ -7,7 +7,7 @@ import socket
 import time
 from functools import partial
 
-from actorserve.http.paths.optional import OPTIONAL
+from actorserve.http.routes import SWITCHES
 from actorserve.http.settings import (
     AdapterNames,
     Catalog,
@@ -96,7 +96,7 @@ def _settings(
         plugins=plugins_of(config),
         draws_on_cpu=not draws_on_gpu(config, model),
         tools_by_url=bool(config.allowed_tool_domains),
-        off=frozenset(option for option in OPTIONAL if not getattr(config, option)),
+        off=frozenset(option for option in SWITCHES if not getattr(config, option)),
     )
 
 

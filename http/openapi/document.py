@@ -14,7 +14,6 @@ import actorserve
 
 from ..generation.idempotency import CLOSED, MAX_KEY, STATE
 from ..output.answer import NDJSON
-from ..paths.optional import turned_off
 from ..route import Route
 from ..routes import ROUTES
 from ..settings import Settings
@@ -57,7 +56,7 @@ def _is_listed(route: Route, settings: Settings) -> bool:
         and (not route.admin or settings.admin_api_key is not None)
         and (not route.of_keys or settings.accounts.enabled)
         and (not route.of_files or settings.files is not None)
-        and not turned_off(route.path, settings.off)
+        and not route.off_by(settings.off)
     )
 
 

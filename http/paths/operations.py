@@ -45,6 +45,6 @@ OPERATIONS: tuple[Route, ...] = (
         statuses=(404,),
         of_keys=True,
     ),
-    Route("get", "/metrics", "operations.metrics", "Figures for Prometheus", open=True),
-    Route("get", "/openapi.json", "described.document", "This document", dict),
+    Route("get", "/metrics", "operations.metrics", "Figures for Prometheus", open=True, options=("enable_metrics",)),
+    Route("get", "/openapi.json", "described.document", "This document", dict, options=("enable_docs",)),
 )

@@ -84,6 +84,7 @@ LLAMACPP: tuple[Route, ...] = (
         "Sequences that run, and that could",
         list,
         query=LlamaSlotsQuery,
+        options=("enable_slots",),
         statuses=(400, *MODEL, 503),
         error=answers.LlamaError,
     ),
