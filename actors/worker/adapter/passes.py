@@ -17,9 +17,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .cache.own_states import given_states, replaced_forwards, take_states
 from .hooks import Unfit
 
-CACHES = ("past_key_values", "cache_params", "past_key_value")
+STATE = "state"  # RWKV's
+CACHES = ("past_key_values", "cache_params", "past_key_value", STATE)
 
 
 class _Answered(BaseException):
@@ -37,7 +39,10 @@ class Passes:
         self.cache = next((name for name in CACHES if name in own), "")
         if not self.cache:
             raise Unfit("has no argument for a cache")
+        if self.cache == STATE:  # its weights stay as they are: float16 alone needs hidden states to be halved
+            self.decoder.config.rescale_every = 0
         self._compute = self.decoder.forward
+        self._parts = replaced_forwards(self.decoder)
         self._rows: Tensor | None = None
         self._answer: Any = None
 
@@ -53,7 +58,7 @@ class Passes:
 
     def hidden(self, ids: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """The decoder's answer [batch, tokens, hidden] to ids and positions [batch, tokens]."""
-        given: dict[str, Any] = {self.cache: cache, "use_cache": True}
+        given: dict[str, Any] = {self.cache: given_states(cache) if self.cache == STATE else cache, "use_cache": True}
         if self.positions:
             given["position_ids"] = positions
         try:
@@ -64,6 +69,8 @@ class Passes:
         else:
             raise Unfit("does not ask its decoder")
         answer = self._answer
+        if self.cache == STATE:
+            take_states(cache, answer.state)
         hidden: Tensor = answer[0]
         self._answer = _emptied(answer)
         return hidden
@@ -82,12 +89,15 @@ class Passes:
 
     @contextmanager
     def _in_its_place(self) -> Iterator[None]:
-        """The decoder's forward pass is `_forward`."""
-        self.decoder.forward = self._forward
+        """The decoder's forward pass is `_forward`, and parts that keep states in themselves are computed without."""
+        replaced = [(self.decoder, self._forward), *self._parts]
+        for module, forward in replaced:
+            module.forward = forward  # type: ignore[assignment]
         try:
             yield
         finally:
-            del self.decoder.forward
+            for module, _ in replaced:
+                del module.forward
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._rows is None:

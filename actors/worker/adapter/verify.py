@@ -21,9 +21,10 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 from ..cpu.layers.native import current
 from ..cpu.memory.states import RowStates, StepStates
 from ..memory import make_pools
+from .cache.own_states import OWN_CACHE
 from .hooks import Unfit
 from .model import AdaptedModel, Tier
-from .passes import Passes
+from .passes import CACHES, STATE, Passes
 from .probe import Traits, probe
 
 PROMPTS, CHUNKS, DECODED = (29, 9, 13), (7, 9, 5), 8
@@ -123,16 +124,18 @@ def compare(expected: list[Tensor], found: list[Tensor]) -> None:
 def _reference(model: Any, text: Tensor, prompt: int) -> Tensor:
     """Logits of all positions as generate() would come to them: the prompt at once, then token by token."""
     names = Passes.arguments(model)
-    cache = DynamicCache(config=model.config) if "cache_params" not in names else None
+    name = next(one for one in CACHES if one in names)
+    makes_it = name in (STATE, "cache_params") or isinstance(model.config, OWN_CACHE)
+    cache = None if makes_it else DynamicCache(config=model.config)
     parts, past = [], 0
     for size in (prompt, *[1] * (len(text) - prompt)):
         given: dict[str, Any] = {"use_cache": True}
         if "position_ids" in names:
             given["position_ids"] = torch.arange(past, past + size)[None]
         if cache is not None:
-            given["cache_params" if "cache_params" in names else "past_key_values"] = cache
+            given[name] = cache
         out = model(input_ids=text[None, past : past + size], **given)
-        cache = out.get("past_key_values", out.get("cache_params"))
+        cache = out.get(name, cache)
         parts.append(out.logits[0].float())
         past += size
     return torch.cat(parts)

@@ -52,7 +52,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # where defaults make no model, or not on
 POPULAR = (
     "gemma gemma2 gemma3_text gemma4_text gpt2 gpt_neox gpt_oss mixtral qwen3_moe "
     "deepseek_v3 deepseek_v4 axk2 hy_v4 qwen4_exp dots3_note olmo2 cohere2 granite glm4 falcon bloom "
-    "mamba2 zamba2 qwen3_next lfm2 falcon_h1"
+    "minimax recurrent_gemma rwkv mamba2 zamba2 qwen3_next lfm2 falcon_h1"
 ).split()
 PROMPTS = (3, 21, 40, 9, 33, 58, 17, 26)  # tokens
 SAME = 24  # with which the longer ones begin

@@ -33,6 +33,7 @@ from .layers import (
     PagedLayer,
     PagedWindowLayer,
 )
+from .own_states import cache_class, own_layers
 
 Maker = Callable[[KeysValues, int], Any]
 
@@ -41,7 +42,8 @@ class Caches:
     """Makes caches for one model."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
-        layers = _own_layers(config)
+        layers = own_layers(config) or _made_layers(config)
+        self.join = cache_class(config)
         compressing = any(map(_compresses, layers))
         self.makers = [_compressing_maker(layer) if compressing else _maker(layer) for layer in layers]
         # where layers are given no other keys
@@ -51,7 +53,7 @@ class Caches:
         """A cache for one forward pass, or for all if there are no states."""
         if not self.makers:
             return _Growing(whose)
-        return Cache(layers=[maker(whose, index) for index, maker in enumerate(self.makers)])
+        return self.join([maker(whose, index) for index, maker in enumerate(self.makers)])
 
 
 class _Growing(Cache):
@@ -74,7 +76,7 @@ class _Growing(Cache):
         return self.whose.past + int(query_length), 0
 
 
-def _own_layers(config: PreTrainedConfig) -> list[Any]:
+def _made_layers(config: PreTrainedConfig) -> list[Any]:
     """Those that transformers would make."""
     try:
         return list(DynamicCache(config=config).layers)
