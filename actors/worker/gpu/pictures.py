@@ -26,7 +26,7 @@ from actorserve.kernels.triton.vision.axis_turns import AXES, AxisTurns, turn_by
 from ...model.info import ModelInfo
 from ...model.vision.spec import VisionSpec
 from ...options.config import Config, ConfigError
-from ...protocol.media import AUDIO
+from ...protocol.media import AUDIO, IMAGE
 from ...protocol.step import LOOKS, NewRow, Step
 from ..models.rope import inverse_frequencies
 from ..vision.step import Run
@@ -71,6 +71,8 @@ def try_tower(config: Config, info: ModelInfo, pictures: StepPictures | None, la
         less = "--max-model-len" if AUDIO in info.media else "--max-media-pixels and --mm-processor-kwargs"
         room = f"takes more memory than this GPU has left ({less} bound it)"
         raise _refused(info, f"{trial.words}, as one request may have it, {room}") from error
+    if large and trial.modality == IMAGE:  # what a film has more is computed after that
+        encoder.most_numbers = trial.arrays["pixel_values"].size
     log.info("%s: the encoder takes %.2f GiB", trial.words, peak / 2**30)
     return pictures_bytes(config, peak)
 

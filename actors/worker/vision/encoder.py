@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel
 from ...model.vision.spec import IMAGE_EMBEDS, VisionSpec
 from ...protocol.media import AUDIO, VIDEO, MediaItem, MediaTensor
 from ..transfer import sent
+from .films import in_pieces
 from .hearing import heard
 from .slices import Slices
 from .tower import arguments
@@ -126,6 +128,7 @@ class VisionEncoder:
         self.tower, self.spec, self.dtype, self.source = tower, spec, dtype, source
         self.device = device
         self.cache = EmbeddingCache(most)
+        self.most_numbers: int | None = None  # of a film that are computed together; None: all of them
         self._parts: Slices[Embeddings] | None = None
         self._functions: dict[str, tuple[Callable[..., Any], set[str]]] = {}
 
@@ -140,7 +143,7 @@ class VisionEncoder:
     def look(self, item: MediaItem, owner: Owner, share: float) -> None:
         """Compute this share of an item's embeddings, all told: they will be wanted."""
         if item.digest not in self.cache:
-            self._slices().advance(item.digest, lambda: self._make(item, owner), share)
+            self._slices().advance(item.digest, lambda: self._make(item, owner), share * self._count_pieces(item))
 
     def try_out(self, modality: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Make embeddings of what is no request's, and keep none; BadItem says what the tower cannot do."""
@@ -214,19 +217,31 @@ class VisionEncoder:
             wide = f" or {hidden * (1 + self.spec.deepstack)}" if self.spec.deepstack else ""
             raise BadItem(f"image_embeds: rows have {rows.shape[-1]} numbers, {hidden}{wide} are needed")
         parts = self._there(rows).split(hidden, -1)
-        return _copies(parts[0], parts[1:])
+        return _copies(*parts)
 
     def _encode(self, modality: str, given: dict[str, Tensor]) -> Embeddings:
         if modality == AUDIO:
             features, mask = self._there(given["input_features"].to(self.dtype)), given.get("feature_attention_mask")
-            return _copies(heard(self.tower, features, None if mask is None else self._there(mask)), ())
+            return _copies(heard(self.tower, features, None if mask is None else self._there(mask)))
         function, names = self._function("get_video_features" if modality == VIDEO else "get_image_features")
         floats = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in given.items()}
         if modality == VIDEO and "pixel_values_videos" not in names:
             floats = {"pixel_values" if name == "pixel_values_videos" else name: v for name, v in floats.items()}
-        out = function(**{name: self._there(value) for name, value in floats.items() if name in names})
-        deepstack = getattr(out, "deepstack_features", None) or ()
-        return _copies(self._rows(out.pooler_output), [self._rows(part) for part in deepstack])
+        most = self.most_numbers if modality == VIDEO else None
+        made = [self._asked(function, names, some) for some in ([floats] if most is None else in_pieces(floats, most))]
+        rows, *deepstack = (torch.cat(parts) for parts in zip(*made, strict=True))
+        return Embeddings(rows, tuple(deepstack))
+
+    def _asked(self, function: Callable[..., Any], names: set[str], given: Mapping[str, Tensor]) -> list[Tensor]:
+        """The embeddings, and what is added behind layers."""
+        out = function(**{name: self._there(value) for name, value in given.items() if name in names})
+        return [self._rows(part) for part in (out.pooler_output, *(getattr(out, "deepstack_features", None) or ()))]
+
+    def _count_pieces(self, item: MediaItem) -> int:
+        """In which it is computed, about."""
+        if item.modality != VIDEO or self.most_numbers is None:
+            return 1
+        return -(-max(prod(tensor.shape) for tensor in item.tensors) // self.most_numbers)
 
     def _there(self, value: Tensor) -> Tensor:
         """Where the tower is, without a wait for what is under way there."""
@@ -256,6 +271,6 @@ def _raise_if_of_device(error: Exception) -> None:
         raise error
 
 
-def _copies(rows: Tensor, deepstack: Sequence[Tensor]) -> Embeddings:
+def _copies(rows: Tensor, *deepstack: Tensor) -> Embeddings:
     """Tensors of their own: views would keep all that they are parts of."""
     return Embeddings(rows.clone(), tuple(part.clone() for part in deepstack))

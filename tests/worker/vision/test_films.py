@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from actorserve.actors.protocol.media import IMAGE, VIDEO, MediaItem
+from actorserve.actors.worker.vision.encoder import Owner
 from tests.support.models.vision.families import FAMILIES, checkpoint
 from tests.support.models.vision.reference import Prompt, Reference, Source, assert_same, picture
 from tests.support.selection import slow
@@ -66,6 +68,13 @@ def with_film(reference: Reference, family: str) -> tuple[Prompt, list[Any]]:
     return Prompt(ids, [], inputs), items
 
 
+def items_of(source: Source, items: list[Any]) -> list[MediaItem]:
+    return [
+        MediaItem(kind, bytes([number]) * 16, start, length, [source._tensor(*one) for one in tensors.items()])
+        for number, (kind, start, length, tensors) in enumerate(items)
+    ]
+
+
 FILMED = [family for family in FAMILIES if FAMILIES[family].film]
 QUICK = "qwen3_vl", "internvl"
 
@@ -76,13 +85,33 @@ def test_logits_are_those_of_the_whole_model_wherever_films_are_cut(family: str,
     reference = Reference(family, folder)
     prompt, items = with_film(reference, family)
     source = Source()
-    source.of_slot[0] = [
-        MediaItem(kind, bytes([number]) * 16, start, length, [source._tensor(*one) for one in tensors.items()])
-        for number, (kind, start, length, tensors) in enumerate(items)
-    ]
+    source.of_slot[0] = items_of(source, items)
     driver = Seeing(make_runner(config_for(folder, device="cpu"), source=source), budget=9, preempt=0.2, seed=2)
     sequence = Sequence(prompt.ids, ANSWER)
     driver.spans[id(sequence.prompt)] = [(start, start + length) for _, start, length, _ in items]
     tokens, _ = driver.run([sequence, Sequence(TEXT * 2, ANSWER)])
     assert_same(reference, prompt, tokens, driver.logits[0])
     assert driver.cuts
+
+
+@pytest.mark.parametrize("family", [*QUICK, *slow(*(family for family in FILMED if family not in QUICK))])
+def test_pieces_of_a_film_have_the_embeddings_of_the_whole(family: str, tmp_path: Path) -> None:
+    """At once, and layer by layer beside other steps."""
+    folder, source = checkpoint(family, tmp_path), Source()
+    film = items_of(source, with_film(Reference(family, folder), family)[1])[1]
+    runner = make_runner(config_for(folder, device="cpu"), source=source)
+    assert runner.vision is not None
+    encoder, owner = runner.vision.encoder, Owner(0, 1)
+    with torch.inference_mode():
+        wanted = encoder._make(film, owner)
+        function, names = encoder._function("get_video_features")
+        asked = Mock(side_effect=function)
+        encoder._functions = dict.fromkeys(encoder._functions, (asked, names))
+        encoder.most_numbers = 2 * next(iter(film_of(family).values())).size // 3  # of three frames
+        for share in (0.0, 0.3, 0.6, 0.9):
+            encoder.look(film, owner, share)
+            assert asked.call_count == 1 + (share > 0.5)
+        found = encoder.embeddings(film, owner)
+    assert asked.call_count == 2
+    for one, other in zip((wanted.rows, *wanted.deepstack), (found.rows, *found.deepstack), strict=True):
+        torch.testing.assert_close(one, other)

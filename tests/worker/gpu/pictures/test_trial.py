@@ -51,7 +51,9 @@ def test_its_memory_is_measured_and_given_back(family: str, made: Made, monkeypa
         before = OnDevice.memory.allocated
         small, large = (try_tower(*about, runner.pictures, large) - CACHE for large in (False, True))
         assert 0 < small <= large < 1 << 24
-        assert OnDevice.memory.allocated == before and not len(runner.pictures.vision.encoder.cache)
+        encoder = runner.pictures.vision.encoder
+        assert OnDevice.memory.allocated == before and not len(encoder.cache)
+    assert encoder.most_numbers == make_trial(*about, large=True).arrays["pixel_values"].size
 
 
 @pytest.mark.parametrize("family", [*QUICK, *slow(*(family for family in FAMILIES if family not in QUICK))])
