@@ -246,8 +246,9 @@ class ModelQuery(msgspec.Struct):
 
 
 class InvocationRequest(msgspec.Struct, kw_only=True):
-    """POST /invocations: the body of another path, which one of these fields tells."""
+    """POST /invocations: the body of another path, which one of these fields tells, or a session to open or close."""
 
+    request_type: Literal["NEW_SESSION", "CLOSE"] | None = msgspec.field(default=None, name="requestType")
     messages: Any = None
     prompt: Any = None
     token_ids: Any = None

@@ -134,7 +134,7 @@ COMPLETIONS: tuple[Route, ...] = (
         InvocationRequest,
         answers.ChatCompletionChunk,
         generates=CHAT,
-        statuses=ASKS,
+        statuses=(*ASKS, 424),
         repeatable=True,
         movable=True,
     ),

@@ -33,11 +33,13 @@ class Invocations:
         }
         if (spec := api.settings.pooling) is not None:
             self._handlers = _of_pooling(api.pooling, spec)
-        self._read_body = read_body
+        self._read_body, self._sessions = read_body, api.sessions
 
     async def invoke(self, request: web.Request) -> web.StreamResponse:
         raw = request[BODY] = await self._read_body(request)
         body = decode(InvocationRequest, raw)
+        if body.request_type is not None:
+            return await self._sessions.invoke(request, raw)
         for field, handler in self._handlers.items():
             if getattr(body, field) is not None:
                 return await handler(request)

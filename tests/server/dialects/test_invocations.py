@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +16,9 @@ from tests.support.server import Server
 HI = [{"role": "user", "content": "<none>"}]
 
 
-def invoke(server: Server, **body: Any) -> requests.Response:
-    return requests.post(f"{server.base_url}/invocations", json=body, timeout=60)
+def invoke(server: Server, session: str | None = None, **body: Any) -> requests.Response:
+    headers = {} if session is None else {"X-Amzn-SageMaker-Session-Id": session}
+    return requests.post(f"{server.base_url}/invocations", json=body, headers=headers, timeout=60)
 
 
 def test_chat_and_completions(scripted_server: Server) -> None:
@@ -33,3 +36,20 @@ def test_chat_and_completions(scripted_server: Server) -> None:
 def test_errors(scripted_server: Server, body: dict[str, Any]) -> None:
     answer = invoke(scripted_server, **body)
     assert answer.status_code == 400 and answer.json()["error"]["param"]
+
+
+def test_sessions(scripted_server: Server, kill_frontends: Callable[[], None]) -> None:
+    """One is open until it is closed, whoever dies."""
+    opened = invoke(scripted_server, "NEW_SESSION", requestType="NEW_SESSION")
+    name, ends = opened.headers["X-Amzn-SageMaker-New-Session-Id"].split("; Expires=")
+    assert opened.status_code == 200 and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", ends)
+    assert invoke(scripted_server, name, messages=HI).status_code == 200
+    kill_frontends()
+    malformed = invoke(scripted_server, name, requestType="CLOSE", more=1)
+    assert (malformed.status_code, malformed.json()["error"]["param"]) == (400, "more")
+    nameless = invoke(scripted_server, requestType="CLOSE")
+    assert nameless.status_code == 424 and "invalid session_id" in nameless.json()["error"]["message"]
+    closed = invoke(scripted_server, name, requestType="CLOSE")
+    assert (closed.status_code, closed.headers["X-Amzn-SageMaker-Closed-Session-Id"]) == (200, name)
+    late = invoke(scripted_server, name, requestType="CLOSE")
+    assert late.status_code == 400 and "session not found" in late.json()["error"]["message"]
