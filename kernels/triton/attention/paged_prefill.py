@@ -278,7 +278,7 @@ def _prefill(
         size = tl.maximum(tl.cdiv(tl.cdiv(high - start, TILE), splits), LEAST // TILE) * TILE
         start += split * size
         end = tl.minimum(start + size, high)
-        masked = tl.minimum(tl.maximum(masked, start), tl.maximum(end, start))
+        masked = start if one else tl.minimum(tl.maximum(masked, start), tl.maximum(end, start))
     keys += kv_head * head_stride
     values += kv_head * (value_head_stride if APART else head_stride)
     if SCALED:
