@@ -47,6 +47,7 @@ from .generate import Generator
 from .openapi import Described
 from .operators.adapters import AdaptersApi
 from .operators.administration import Administration
+from .operators.models import LoadingApi
 from .operators.operations import Operations, ServerEngine
 from .operators.scaling import ScalingApi
 from .page import Page
@@ -106,6 +107,7 @@ class Api:
         self.adapters = AdaptersApi(engine, settings, self._body)
         self.sglang_operations = SglangOperations(engine, settings, self.adapters, self._body)
         self.scaling = ScalingApi(engine, self._body)
+        self.loading = LoadingApi(engine, settings, self._body)
         self.speech = SpeechApi(self._generator, self._form)
         self.realtime = RealtimeApi(self._generator, self._unfinished)
         self.client_secrets = ClientSecretsApi(self._generator, self._body)
@@ -234,6 +236,7 @@ class Api:
             "max_tokens": settings.max_model_len,
             "lifecycle": "active",
             "meta": meta(settings),
+            "status": {"value": self.engine.administration.model_state(settings.model)},
             **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),
             **(model_fields(settings) if is_mistrals(request.headers.get("User-Agent", "")) else {}),
         }

@@ -94,6 +94,12 @@ class LlamaEmbeddingRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
+class LlamaModel(msgspec.Struct):
+    """POST /models/load and /models/unload."""
+
+    model: str
+
+
 class LlamaScale(msgspec.Struct):
     """Of an adapter, in POST /lora-adapters."""
 

@@ -259,6 +259,7 @@ class ModelCard(Said):
     max_tokens: int
     lifecycle: Literal["active"]
     meta: dict[str, int]
+    status: dict[str, str]
     capabilities: None
     deprecated_at: None
     line: None

@@ -5,7 +5,6 @@ from __future__ import annotations
 BATCHES = "`actorserve run-batch` answers a file of requests, and so do batches of OpenAI's form: POST /v1/batches."
 TEXTS = "This server's answers are texts."
 KEPT = "Conversations are kept at /v1/conversations, and responses: previous_response_id goes on from one."
-LOADED = "Models are loaded at the start (--also names further ones); --sleep-idle-seconds gives back what nobody asks."
 REASONS = {
     "/v1/uploads": "Files come whole: POST /v1/files.",
     "/v1/messages/batches": BATCHES,
@@ -19,8 +18,8 @@ REASONS = {
     "/v1/fine_tuning": "Models and adapters are served as they are, and trained elsewhere.",
     "/v1/evals": "Whoever evaluates a model asks it by the other paths.",
     "/slots/": "What was computed of a text is found again by all requests; --kv-offload keeps it in a folder, too.",
-    "/models/load": LOADED,
-    "/models/unload": LOADED,
+    "/tools": "No tool runs beside the server: POST /v1/responses calls those of --tool-server.",
+    "/cors-proxy": "A browser's page asks other servers by itself: nothing is fetched for it here.",
     "/v1/containers": "No code is run here; tools of MCP servers are called by POST /v1/responses.",
 }
 

@@ -31,6 +31,16 @@ class FakeAdministration:
         self.profiled = 0.0
         self.updates: list[tuple[str, str, int]] = []
         self.loads: list[EngineLoad] = []
+        self.unloaded: set[int] = set()
+
+    async def unload_model(self, model: int) -> None:
+        self.unloaded.add(model)
+
+    async def load_model(self, model: int) -> None:
+        self.unloaded.discard(model)
+
+    def model_state(self, model: int) -> str:
+        return "unloaded" if model in self.unloaded else "loaded"
 
     async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
         self.sleeps.append((level, mode, refuses, wait_s))
@@ -121,7 +131,9 @@ class FakeEngine:
         self.sockets = self.responses_begun = 0
 
     def of_model(self, model: int) -> FakeEngine:
-        return self.others.setdefault(model, FakeEngine())
+        other = self.others.setdefault(model, FakeEngine())
+        other.administration = self.administration
+        return other
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
         if self.refusal is not None:

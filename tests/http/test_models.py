@@ -56,6 +56,28 @@ async def test_a_job_is_begun_with_the_engine_of_its_model() -> None:
         client.leave()
 
 
+async def test_each_is_loaded_and_unloaded_by_its_name() -> None:
+    catalog = catalog_of({"admin_api_key": "master"}, SECOND)
+    first: dict[str, Any] = {"model": 0, "catalog": catalog, "admin_api_key": "master"}
+    async with serving(**first) as served:
+        states = {"tiny": "loaded", "alias/name": "loaded", "second": "loaded"}
+
+        async def ask(path: str, name: str) -> int:
+            answer = await served.ask("POST", path, {"model": name}, X_Api_Key="master")
+            assert answer.status != 200 or answer.json == {"success": True}
+            cards = (await served.ask("GET", "/models")).json["data"]
+            assert {card["id"]: card["status"]["value"] for card in cards} == states
+            return answer.status
+
+        states["second"] = "unloaded"
+        assert await ask("/models/unload", "second") == 200
+        assert await ask("/models/unload", "second") == 200
+        assert await ask("/models/unload", "other") == 404
+        states["second"] = "loaded"
+        assert await ask("/models/load", "second") == 200
+        assert (await served.ask("POST", "/models/unload", {"model": "second"})).status == 401
+
+
 async def test_a_realtime_session_is_of_the_model_it_was_connected_for() -> None:
     """No name within it makes it another's; the error says how."""
     async with served_both() as served, talking(served) as talk:

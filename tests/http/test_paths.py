@@ -180,18 +180,16 @@ async def test_what_is_turned_off_says_by_which_option(option: str, paths: list[
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "why"),
+    ("path", "why"),
     [
-        ("/slots/0?action=save", 404, "--kv-offload keeps it in a folder"),
-        ("/models/load", 405, "--also names further ones"),
-        ("/models/unload", 405, "--sleep-idle-seconds"),
+        ("/slots/0?action=save", "--kv-offload keeps it in a folder"),
+        ("/tools", "--tool-server"),
+        ("/cors-proxy?url=http://example.com", "nothing is fetched"),
     ],
 )
-async def test_what_llama_server_loads_and_saves_is_told_with_the_reason(
-    served: Served, path: str, status: int, why: str
-) -> None:
+async def test_what_llama_server_does_besides_is_told_with_the_reason(served: Served, path: str, why: str) -> None:
     answer = await served.ask("POST", path, b"{}")
-    assert answer.status == status and why in answer.json["error"]["message"]
+    assert answer.status == 404 and why in str(answer.json["error"])
 
 
 async def test_a_response_is_none_of_the_paths_beside_it(served: Served) -> None:

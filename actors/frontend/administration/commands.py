@@ -32,6 +32,7 @@ from ...protocol.topics.administration import (
     WorkersCalled,
 )
 from ...runtime.process import Context
+from ...telemetry.gauges import SchedulerGauge
 from ..rpc import Calls
 from .profile import Profiles
 from .server_info import ServerInfo
@@ -64,6 +65,29 @@ class Administration:
         for part in parts:
             wanted |= PARTS[part]
         _check(await self._calls.ask_engines(lambda number: WakeUp(number, int(wanted)), patient=True))
+
+    async def unload_model(self, model: int) -> None:
+        """What its engines have begun ends first; the next request wakes them."""
+        config = self._context.config
+        if config.remote_engines or config.nnodes > 1 or config.prefill_engines:
+            text = "it is not unloaded with --engines, --nnodes or --prefill-engines; POST /sleep lets all sleep."
+            raise bad_request(f"model: {text}", "model")
+        engines = self._context.system.models[model].engines
+        await self._calls.ask_engines(lambda number: Sleep(number, 1, "wait", idle=True), patient=True, only=engines)
+
+    async def load_model(self, model: int) -> None:
+        """Whoever let it sleep."""
+        engines = self._context.system.models[model].engines
+        _check(await self._calls.ask_engines(lambda number: WakeUp(number, int(Part.ALL)), patient=True, only=engines))
+
+    def model_state(self, model: int) -> str:
+        """As llama-server's router tells it: unloaded, loading or loaded."""
+        engines = self._context.system.models[model].engines
+        if all(self._watch.is_parked(engine) for engine in engines):
+            return "unloaded"
+        schedulers = (self._context.system.of_kind("scheduler")[engine] for engine in engines)
+        met = any(self._context.board.gauge(one.position, SchedulerGauge.BLOCKS_TOTAL) for one in schedulers)
+        return "loaded" if met else "loading"
 
     def is_sleeping(self) -> bool:
         """Does an engine sleep, or is it to?"""

@@ -18,6 +18,10 @@ class SleepWatch:
         """Does an engine sleep, or is it to? `by_itself`: also one that has fallen asleep so, and wakes so."""
         return any((state := word.state).is_on and (by_itself or not state.idle) for word in self._words)
 
+    def is_parked(self, engine: int) -> bool:
+        """Has it given its model back?"""
+        return self._words[engine].state.is_parked
+
     def refusal(self) -> ApiError | None:
         """What a request gets that comes now; None where it is taken."""
         if all((state := word.state).is_on and state.refuses for word in self._words):

@@ -24,7 +24,7 @@ GAUGES = {  # likewise
 class _Total(NamedTuple):
     """Of a histogram, of all engines."""
 
-    count: int
+    values: int
     sum: float
 
 
@@ -42,7 +42,7 @@ def _theirs(by_name: Mapping[str, Family]) -> Iterator[Family]:
     generated = _total(by_name["vllm:request_generation_tokens"])
     prefill_s = _total(by_name["vllm:request_prefill_time_seconds"]).sum
     decode_s = _total(by_name["vllm:request_decode_time_seconds"]).sum
-    steps = _total(by_name["vllm:iteration_tokens_total"]).count
+    steps = _total(by_name["vllm:iteration_tokens_total"]).values
     yield _family(
         "counter", "prompt_tokens", "Prompt tokens that were computed, of sequences that have ended", computed
     )
@@ -50,7 +50,7 @@ def _theirs(by_name: Mapping[str, Family]) -> Iterator[Family]:
     yield _family("counter", "tokens_predicted_seconds", "From first tokens to last ones", decode_s)
     yield _family("counter", "n_decode", "Steps of the model", steps)
     yield _family("gauge", "prompt_tokens_seconds", "Prompt tokens computed a second", _rate(computed, prefill_s))
-    timed = generated.sum - generated.count  # the first token of an answer takes none of its time
+    timed = generated.sum - generated.values  # the first token of an answer takes none of its time
     yield _family("gauge", "predicted_tokens_seconds", "Tokens generated a second and sequence", _rate(timed, decode_s))
     per_step = _rate(_sum(by_name["vllm:generation_tokens"]), steps)
     yield _family("gauge", "n_busy_slots_per_decode", "Tokens generated in a step, on average", per_step)

@@ -103,7 +103,8 @@ REFUSED = {
     "--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default --fim-qwen-7b-spec "
     "--fim-qwen-14b-spec --fim-qwen-30b-default --gpt-oss-20b-default --gpt-oss-120b-default "
     "--vision-gemma-4b-default --vision-gemma-12b-default",
-    "--also names further models of one server": "--models-dir --models-preset --models-max --models-autoload",
+    "--also names further models of one server, which /models/load and /models/unload load and unload": "--models-dir "
+    "--models-preset --models-max --models-autoload",
     "--max-model-len is how long a sequence may be": "--kv-unified-per-slot",
     "activations are those of the model, and of an adapter that --lora-modules names": "--control-vector "
     "--control-vector-scaled --control-vector-layer-range",

@@ -24,6 +24,7 @@ class Sleep(Message, frozen=True, tag=121):
     refuses: bool = False
     wait_s: int = 0
     weights: str | None = None  # the folder whose weights are loaded at the end of it; empty: the served model's
+    idle: bool = False  # as by --sleep-idle-seconds: what is asked wakes it
 
 
 class WakeUp(Message, frozen=True, tag=122):

@@ -109,7 +109,7 @@ class EngineAdministration:
         if message.mode == "abort":
             for ref in list(scheduler.sequences):
                 scheduler.end(ref, Finish.ABORT)
-        wanted = SleepState(message.level, refuses=message.refuses, wait_s=message.wait_s)
+        wanted = IDLE if message.idle else SleepState(message.level, refuses=message.refuses, wait_s=message.wait_s)
         if message.mode == "wait":
             self._sleep.drain(message.call, wanted)
             if self._sleep.state.draining:
@@ -138,7 +138,7 @@ class EngineAdministration:
             self._lost = self._calls.keys() - {call.call for call in self._held}
         drained = sleep.drained(scheduler.is_drained) or self._ends_nowhere()
         fell = drained and self._fall_asleep(sleep.state, [])
-        if self._idle.is_on:
+        if self._idle.is_on or sleep.state.idle or self._held:
             fell |= self._turn_idle(has_worker)
         nobody = (sleep.is_waited_for or bool(self._calls)) and self.has_no_workers
         calls = sleep.answers(0 if nobody else self._workers, has_worker or nobody)
@@ -156,13 +156,13 @@ class EngineAdministration:
         asked = self._idle.look(not self._calls.keys() <= self._lost, has_worker)
         if sleep.state.wakes and has_worker:
             sleep.is_awake()
-        elif asked and sleep.state.idle and sleep.state.is_on:
+        elif asked and sleep.state.idle and sleep.is_asleep:
             sleep.rouse()
             self._context.log.info("it wakes: something is asked")
             self._tell_workers(LookAtSleep())
         if not sleep.state.idle:
             self._post_held()
-        return self._idle.is_over() and self._fall_asleep(IDLE, [])
+        return self._idle.is_on and self._idle.is_over() and self._fall_asleep(IDLE, [])
 
     def _ends_nowhere(self) -> bool:
         """Is what has begun here never to end while the engine drains: has it no workers, and no other computes?"""

@@ -38,6 +38,15 @@ class Administered(Protocol):
     def wake_up(self, parts: list[str]) -> Awaitable[None]:
         """They are there again."""
 
+    def load_model(self, model: int) -> Awaitable[None]:
+        """The model of this number is there again."""
+
+    def unload_model(self, model: int) -> Awaitable[None]:
+        """What it takes is given back, until somebody asks it."""
+
+    def model_state(self, model: int) -> str:
+        """Is it unloaded, loading or loaded?"""
+
     def is_sleeping(self) -> bool:
         """Does it sleep, or is it to?"""
 

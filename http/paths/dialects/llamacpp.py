@@ -6,6 +6,7 @@ from ...llamacpp.schemas import (
     LlamaCompletionRequest,
     LlamaEmbeddingRequest,
     LlamaInfillRequest,
+    LlamaModel,
     LlamaSlotsQuery,
 )
 from ...openai.schemas import ModelQuery
@@ -87,6 +88,23 @@ LLAMACPP: tuple[Route, ...] = (
         options=("enable_slots",),
         statuses=(400, *MODEL, 503),
         error=answers.LlamaError,
+    ),
+    *(
+        Route(
+            "post",
+            f"/models/{what}",
+            f"loading.{what}",
+            summary,
+            answers.LlamaSuccess,
+            LlamaModel,
+            statuses=(*TAKES_BODY, *MODEL, 500, 503),
+            error=answers.LlamaError,
+            admin=True,
+        )
+        for what, summary in (
+            ("load", "Have a model in memory"),
+            ("unload", "Give back what it takes, until it is asked"),
+        )
     ),
     Route(
         "post",

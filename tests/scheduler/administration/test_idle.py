@@ -13,7 +13,7 @@ import pytest
 from actorserve.actors.protocol.messages import Admit, Cancel
 from actorserve.actors.protocol.step import StepDone
 from actorserve.actors.protocol.topics.adapters import AdapterRead, LoadAdapter
-from actorserve.actors.protocol.topics.administration import CallMethod, CallWorkers, MethodCalled, Sleep
+from actorserve.actors.protocol.topics.administration import CallMethod, CallWorkers, MethodCalled, Sleep, WakeUp
 from actorserve.actors.scheduler.administration import idle
 from actorserve.shm.kv_map.sleep import Part, SleepState
 from tests.scheduler.recovery.two_engines import Engine, Servers
@@ -35,7 +35,7 @@ def new_lives(clock: SimpleNamespace) -> Iterator[Callable[..., Lives]]:
     made: list[Lives] = []
 
     def make(**options: Any) -> Lives:
-        lives = Lives(sleep_idle_seconds=IDLE_S, **options)
+        lives = Lives(**{"sleep_idle_seconds": IDLE_S, **options})
         made.append(lives)
         clock.now = 100.0
         lives.now.turn()
@@ -168,6 +168,48 @@ def test_an_adapter_that_is_loaded_wakes_it_and_keeps_it_awake(
     clock.now += IDLE_S
     life.turn()
     assert state_of(life).is_on
+
+
+UNLOAD = Sleep(7, 1, "wait", idle=True)
+
+
+def test_it_is_unloaded_once_what_has_begun_has_ended_and_wakes_for_what_is_asked(
+    clock: SimpleNamespace, new_lives: Callable[..., Lives]
+) -> None:
+    """Where nothing lets it sleep by itself; also where the scheduler dies on the way."""
+    lives = new_lives(sleep_idle_seconds=0)
+    running = lives.new(1)
+    lives.now.turn(Admit([running]))
+    lives.now.turn(UNLOAD)
+    assert state_of(lives.now) == idle.IDLE._replace(draining=True), "its request goes on"
+    life = lives.next()
+    life.turn(READY)
+    assert state_of(life).draining
+    life.context.table.cancel(running)
+    life.turn(Cancel([running]))
+    for step in life.steps:
+        life.turn(StepDone.make(step, [7] * len(step.rows), 0.0))
+    assert state_of(life) == idle.IDLE._replace(asleep=Part.ALL)
+    life.turn(Admit([lives.new(2)]))
+    assert state_of(life).wakes
+    life.turn(READY)
+    assert state_of(life) == SleepState()
+    clock.now = 1_000_000.0
+    life.turn()
+    assert not state_of(life).is_on
+
+
+def test_a_call_of_workers_is_made_if_an_operator_wakes_them(
+    clock: SimpleNamespace, new_lives: Callable[..., Lives]
+) -> None:
+    life = new_lives(sleep_idle_seconds=0).now
+    life.turn(UNLOAD)
+    assert state_of(life).idle and state_of(life).is_parked
+    made = posted_by(life, CallMethod)
+    life.actor.handle(CallWorkers(9, "what", b"{}"))
+    life.turn(WakeUp(11, int(Part.ALL)))
+    life.turn(READY)
+    assert [call.call for call in made] == [9]
 
 
 # --- several engines --------------------------------------------------------------------------------------------------
