@@ -26,7 +26,7 @@ from torch import Tensor
 BLOCK = 2048  # words that a program adjusts
 LANES = 4096  # words that a program reads at a time
 COUNTED = 256  # rows of one program
-MOST_BIASES = 1024
+MOST_BIASES = 2048  # of a row: a request's, and as many again that change from token to token
 MOST_COUNTED = tl.constexpr(32767)  # times; a word that is there more often is punished as if it were there so often
 
 
@@ -37,7 +37,7 @@ class RowPenalties(NamedTuple):
     frequency: Tensor  # float32 [states]
     presence: Tensor  # float32 [states]
     prompted: Tensor  # int32 [states, words / 32, rounded up]: bit w % 32 of number w // 32: w is in the prompt
-    counts: Tensor  # int16 [states, words]: how often it is in the answer
+    counts: Tensor  # int16 [states, words]: how often it is in the answer, or among the last tokens
 
 
 class Bias(NamedTuple):
@@ -108,14 +108,21 @@ def bias_kernel(
     tl.store(place, tl.load(place, mask=inside, other=0.0) + value, mask=inside)
 
 
-@triton.jit(do_not_specialize=["number"], do_not_specialize_on_alignment=["rows", "tokens"])
-def count_kernel(rows, tokens, counts, counts_row, number, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["number"], do_not_specialize_on_alignment=["rows", "tokens", "leaving"])
+def count_kernel(rows, tokens, leaving, counts, counts_row, number, BLOCK: tl.constexpr):
     """BLOCK rows."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     state = tl.load(rows + index, mask=index < number, other=-1)
-    place = counts + state * counts_row + tl.load(tokens + index, mask=index < number, other=0)
-    count = tl.load(place, mask=state >= 0, other=0).to(tl.int32) + 1
-    tl.store(place, tl.minimum(count, MOST_COUNTED).to(tl.int16), mask=state >= 0)
+    token = tl.load(tokens + index, mask=index < number, other=0).to(tl.int64)
+    gone = tl.load(leaving + index, mask=index < number, other=-1)
+    changes = (state >= 0) & (token != gone)
+    place = counts + state * counts_row + token
+    count = tl.load(place, mask=changes, other=0).to(tl.int32) + 1
+    tl.store(place, tl.minimum(count, MOST_COUNTED).to(tl.int16), mask=changes)
+    changes = changes & (gone >= 0)
+    place = counts + state * counts_row + gone
+    count = tl.load(place, mask=changes, other=1).to(tl.int32) - 1
+    tl.store(place, tl.maximum(count, 0).to(tl.int16), mask=changes)
 
 
 @triton.jit
@@ -171,22 +178,28 @@ def adjust(
         most = bias.words.shape[1]
         bias_kernel[(len(rows),)](
             logits, logits.stride(0), rows, *bias, bias.words.stride(0), bias.values.stride(0),
-            WORDS=words, MOST=most, BLOCK=triton.next_power_of_2(most), num_warps=1,
+            WORDS=words, MOST=most, BLOCK=triton.next_power_of_2(most), num_warps=2,
         )  # fmt: skip
 
 
-def count_tokens(rows: Tensor, tokens: Tensor, counts: Tensor) -> None:
-    """counts[rows[i], tokens[i]] += 1 for the rows that are not below 0, none of which may come twice.
+def count_tokens(rows: Tensor, tokens: Tensor, leaving: Tensor, counts: Tensor) -> None:
+    """counts[rows[i], tokens[i]] += 1 for the rows that are not below 0, none of which may come twice, and
+    counts[rows[i], leaving[i]] -= 1 where that is not below 0.
 
-    rows int64 [n], tokens int32 or int64 [n], counts as in RowPenalties.
+    rows and leaving int64 [n], tokens int32 or int64 [n], counts as in RowPenalties.
     """
-    if tokens.shape != rows.shape or rows.dtype != torch.int64 or tokens.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"rows {rows.dtype}{list(rows.shape)}, tokens {tokens.dtype}{list(tokens.shape)} do not fit")
+    for name, values, kinds in (
+        ("rows", rows, (torch.int64,)),
+        ("tokens", tokens, (torch.int32, torch.int64)),
+        ("leaving", leaving, (torch.int64,)),
+    ):
+        if values.shape != rows.shape or values.dtype not in kinds:
+            raise ValueError(f"{name} {values.dtype}{list(values.shape)} do not fit {list(rows.shape)} rows")
     if counts.dtype != torch.int16 or counts.dim() != 2 or counts.stride(1) != 1:
         raise ValueError(f"counts {counts.dtype}{list(counts.shape)} must be int16 [states, words]")
     if len(rows):
         grid = (triton.cdiv(len(rows), COUNTED),)
-        count_kernel[grid](rows, tokens, counts, counts.stride(0), len(rows), BLOCK=COUNTED, num_warps=1)
+        count_kernel[grid](rows, tokens, leaving, counts, counts.stride(0), len(rows), BLOCK=COUNTED, num_warps=1)
 
 
 def log_sums(logits: Tensor, out: Tensor | None = None) -> Tensor:

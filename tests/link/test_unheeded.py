@@ -18,7 +18,6 @@ from actorserve.actors.protocol.sockets.engine_facts import unheeded_of
 from tests.link.test_sequences import PROMPT, Bench
 
 MARKED = Sampling(seed=1, watermarking_config=WatermarkingConfig())
-PENALIZED = Sampling(seed=1, repetition_penalty=1.2, repeat_last_n=9)
 
 
 class Taker:
@@ -41,7 +40,7 @@ def test_an_engine_says_what_it_does_nothing_of() -> None:
     assert unheeded_of(make_config({}), on_gpu=False) == ["priority"]
 
 
-@pytest.mark.parametrize(("field", "sampling"), [("watermarking_config", MARKED), ("repeat_last_n", PENALIZED)])
+@pytest.mark.parametrize(("field", "sampling"), [("watermarking_config", MARKED)])
 def test_who_wants_what_a_gpu_does_not_do_waits_for_an_engine_that_does(
     field: str, sampling: Sampling, caplog: pytest.LogCaptureFixture
 ) -> None:

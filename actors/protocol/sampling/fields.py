@@ -138,7 +138,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             "0: there are none; -1: each looks back as it says",
             Range(-1),
             processes=True,
-            cpu_only=True,
         ),
     ] = None
     dry_multiplier: Annotated[
@@ -147,7 +146,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             "DRY: taken from the logits of tokens that would go on with a repetition; 0: nothing",
             Range(0, 100),
             processes=True,
-            cpu_only=True,
         ),
     ] = None
     dry_base: Annotated[
@@ -156,12 +154,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             "so many times that for each token that a repetition is longer than allowed",
             Range(1, 100),
             processes=True,
-            cpu_only=True,
         ),
     ] = None
     dry_allowed_length: Annotated[
         int | None,
-        Parameter("tokens that a repetition may have for nothing", Range(0), processes=True, cpu_only=True),
+        Parameter("tokens that a repetition may have for nothing", Range(0), processes=True),
     ] = None
     dry_penalty_last_n: Annotated[
         int | None,
@@ -169,7 +166,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             "repetitions are looked for in so many last tokens of prompt and answer; -1: in all, 0: in none",
             Range(-1),
             processes=True,
-            cpu_only=True,
         ),
     ] = None
     dry_sequence_breakers: Annotated[
@@ -177,7 +173,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         Parameter(
             'texts that no repetition goes over, at most 32 of 64 characters; if left out: line ends, `:`, `"` and `*`',
             processes=True,
-            cpu_only=True,
         ),
     ] = None
     logit_bias: Annotated[

@@ -60,6 +60,7 @@ class StepNumbers(NamedTuple, Generic[Vector]):
 
     asking: Vector  # rows that want their logits changed, -1 for those of `drawing` that do not
     masks: Vector  # and their masks
+    leaving: Vector  # and which token their penalties no longer look back on behind the one that is drawn; -1: none
     drawing: Vector  # rows that draw, as often as they do
     firsts: Vector  # the position of each row's first token; below 0: where its last token stands
     rows: Vector
@@ -74,7 +75,7 @@ class StepNumbers(NamedTuple, Generic[Vector]):
     def counts(sizes: Sizes) -> list[int]:
         """How many of each there may be."""
         draws, listed, rows = sizes.draws, sizes.listed, sizes.rows if sizes.drafts else 0
-        return [draws, draws, draws, listed, listed, listed + 1, draws, listed, sizes.listed_tokens, rows, rows]
+        return [draws, draws, draws, draws, listed, listed, listed + 1, draws, listed, sizes.listed_tokens, rows, rows]
 
     @classmethod
     def of(cls, vector: Vector, sizes: Sizes) -> StepNumbers[Vector]:

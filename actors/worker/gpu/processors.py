@@ -2,7 +2,8 @@
 
 The host sends what a row asks for when a sequence takes it, and per step a few numbers; counts of what is drawn are
 kept on the device, so no step waits for the tokens of the one before. Masks that need the text so far (grammars, bad
-words, thinking budgets) are made by ../logits_processors.py on the host, while the model computes the logits.
+words, thinking budgets), and DRY's penalties, which are biases, are made by ../logits/processors.py on the host, while
+the model computes the logits.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from actorserve.kernels.triton.logits import (
     count_tokens,
 )
 
-from ...protocol.request import Sampling
+from ...protocol.request import PENALTIES, Sampling, default_of
+from ..logits.windows import PenaltyWindow
 from ..transfer import to_device
 from .rows import Ints
 
 ANY = -1  # a mask that is none
+NO_PENALTIES = tuple(default_of(name) for name in PENALTIES)
 
 
 def packed(words: np.ndarray) -> np.ndarray:
@@ -41,8 +44,8 @@ class PlacedRow(NamedTuple):
 
     row: int
     sampling: Sampling
-    prompt: Ints
-    answer: Ints
+    prompt: Ints  # of which penalties look back on all
+    counted: Ints  # and of these on how often they are there
 
 
 class DeviceProcessors:
@@ -67,12 +70,16 @@ class DeviceProcessors:
         self._bits = zeros(torch.int32, 2 * rows, -(-words // 32))
         self._masks = np.full((rows, 2), ANY, np.int64)  # while tokens are suppressed, and then
         self._suppressed_until = np.zeros(rows, np.int64)  # how long the sequence has to be
-        self._asking: set[int] = set()
+        self._asking: dict[int, Sampling] = {}
+        self._windows: dict[int, PenaltyWindow] = {}
+        self._biased: set[int] = set()  # rows whose biases are others than those of their requests
         self._placed: list[PlacedRow] = []
 
     def place(self, row: int, sampling: Sampling, prompt: np.ndarray, answer: np.ndarray, host: bool) -> None:
         """A sequence takes a row; `upload` is to follow. `host`: its masks are set before each step."""
-        self._asking.discard(row)
+        for known in (self._asking, self._windows):
+            known.pop(row, None)
+        self._biased.discard(row)
         if sampling.is_plain() and not host:
             return
         suppresses = bool(sampling.min_tokens and sampling.suppress)
@@ -81,7 +88,10 @@ class DeviceProcessors:
         if host:
             self._masks[row] = 2 * row
         self._suppressed_until[row] = prompt.size + sampling.min_tokens
-        self._asking.add(row)
+        self._asking[row] = sampling
+        if sampling.repeat_last_n > 0:
+            window = self._windows[row] = PenaltyWindow(sampling.repeat_last_n, [*prompt.tolist(), *answer.tolist()])
+            prompt, answer = prompt[:0], np.array(window.tokens)
         self._placed.append(PlacedRow(row, sampling, prompt.astype(np.int64), answer.astype(np.int64)))
 
     def among(self, rows: Ints) -> Ints:
@@ -99,22 +109,19 @@ class DeviceProcessors:
             return
         rows = self._sent(np.array([one.row for one in placed]))
         samplings = [one.sampling for one in placed]
-        values = [(one.repetition_penalty, one.frequency_penalty, one.presence_penalty) for one in samplings]
+        values = [tuple(getattr(one, name) for name in PENALTIES) for one in samplings]
         for target, own in zip(self._penalties, self._sent(np.array(values, np.float32).T), strict=False):
             target.index_copy_(0, rows, own)
-        self._upload_biases(rows, samplings)
+        self._upload_biases(rows, [_biases_of(sampling) for sampling in samplings])
         self._upload_masks(placed)
-        self._upload_counts([one for one, own in zip(placed, values, strict=True) if own != (1, 0, 0)])
+        self._upload_counts([one for one, own in zip(placed, values, strict=True) if own != NO_PENALTIES])
 
-    def _upload_biases(self, rows: Tensor, samplings: list[Sampling]) -> None:
-        words = np.full((len(samplings), MOST_BIASES), -1, np.int32)
-        values = np.zeros((len(samplings), MOST_BIASES), np.float32)
-        for index, sampling in enumerate(samplings):
-            biases: dict[int, float] = {}
-            for word, value in sampling.logit_bias:
-                biases[word] = biases.get(word, 0.0) + value
-            words[index, : len(biases)] = list(biases)
-            values[index, : len(biases)] = list(biases.values())
+    def _upload_biases(self, rows: Tensor, biases: list[dict[int, float]]) -> None:
+        words = np.full((len(biases), MOST_BIASES), -1, np.int32)
+        values = np.zeros((len(biases), MOST_BIASES), np.float32)
+        for index, own in enumerate(biases):
+            words[index, : len(own)] = list(own)
+            values[index, : len(own)] = list(own.values())
         self._bias.words.index_copy_(0, rows, self._sent(words))
         self._bias.values.index_copy_(0, rows, self._sent(values))
 
@@ -143,9 +150,9 @@ class DeviceProcessors:
         prompted = np.zeros((len(penalized), self._bits.shape[1] * 32), bool)
         answered: list[Ints] = []
         numbers: list[Ints] = []
-        for index, (row, _, prompt, answer) in enumerate(penalized):
+        for index, (row, _, prompt, counted) in enumerate(penalized):
             prompted[index, prompt] = True
-            words, counts = np.unique(answer, return_counts=True)
+            words, counts = np.unique(counted, return_counts=True)
             answered.append(row * self._words + words)
             numbers.append(np.minimum(counts, MOST_COUNTED.value))
         rows = self._sent(np.array([one.row for one in penalized]))
@@ -163,6 +170,31 @@ class DeviceProcessors:
         """For the step that is being started, masks that the host has made of some rows."""
         self._bits.index_copy_(0, self._sent(2 * rows), self._sent(bits))
 
+    def set_penalties(self, penalties: dict[int, tuple[Ints, np.ndarray]]) -> None:
+        """For the same step, what is taken from which words' logits of some rows."""
+        changed = [row for row, (words, _) in penalties.items() if words.size or row in self._biased]
+        if not changed:
+            return
+        biases = []
+        for row in changed:
+            own = _biases_of(self._asking[row])
+            words, values = penalties[row]
+            (self._biased.add if words.size else self._biased.discard)(row)
+            for word, value in zip(words.tolist(), values.tolist(), strict=True):
+                own[word] = own.get(word, 0.0) - value
+            biases.append(own)
+        self._upload_biases(self._sent(np.array(changed)), biases)
+
+    def masked(self, rows: Ints) -> Ints:
+        """Those of these rows whose masks are set before each step."""
+        found: Ints = rows[self._masks[rows, 1] == 2 * rows]
+        return found
+
+    def windows_among(self, rows: Ints) -> list[tuple[int, PenaltyWindow]]:
+        """Which of these rows, as indices, have penalties that look back on their last tokens alone."""
+        found = ((index, self._windows.get(row)) for index, row in enumerate(rows.tolist()))
+        return [(index, window) for index, window in found if window is not None] if self._windows else []
+
     def masks_of(self, rows: Ints, lengths: Ints) -> Ints:
         """The masks of rows whose sequences have so many tokens."""
         first, then = self._masks[rows].T
@@ -173,6 +205,13 @@ class DeviceProcessors:
         """Change the logits [n, words] float32 of these rows in place."""
         adjust(logits, rows, self._penalties, self._bias, Mask(self._bits, masks))
 
-    def count(self, rows: Tensor, tokens: Tensor) -> None:
-        """These rows have drawn these tokens."""
-        count_tokens(rows, tokens, self._penalties.counts)
+    def count(self, rows: Tensor, tokens: Tensor, leaving: Tensor) -> None:
+        """These rows have drawn these tokens, and look back no longer on those that leave."""
+        count_tokens(rows, tokens, leaving, self._penalties.counts)
+
+
+def _biases_of(sampling: Sampling) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for word, value in sampling.logit_bias:
+        biases[word] = biases.get(word, 0.0) + value
+    return biases

@@ -96,7 +96,7 @@ class GpuRunner:
         self._numbers = torch.zeros(sum(StepNumbers.counts(sizes)), dtype=torch.int64, device=device)
         self._at = StepNumbers.of(self._numbers, sizes)
         self._at_decoding = StepNumbers.decoding(self._numbers, sizes)
-        for rows in (self._at.asking, self._at.masks, self._at.drawing, self._at.rows):
+        for rows in (self._at.asking, self._at.masks, self._at.leaving, self._at.drawing, self._at.rows):
             rows.fill_(-1)  # there are none before the first step
         self._buffers = BufferPool(sizes, device)
         entries = self.rows.state.table.shape[1]
@@ -273,7 +273,7 @@ class GpuRunner:
         known = self.log[self.slot[owners], positions]
         numbers.given[: step.tokens] = np.where(positions < self.logged[owners], known, -1)
         behind = len(self._at.given) - step.tokens + len(self._at.drafting) + len(self._at.wanted)
-        buffers.send(self._numbers, 2 * len(self._at.drawing), len(self._numbers) - behind)
+        buffers.send(self._numbers, 3 * len(self._at.drawing), len(self._numbers) - behind)
         adapted = self.adapted
         if adapted is not None and not adapted.begin(buffers, size.tokens, rows, counts):
             adapted = None

@@ -4,8 +4,8 @@ It is apart from the forward pass (runner.py), and has graphs of its own, by the
 kinds share them. One is for rows that want their logits as they are, one for steps in which any row asks for
 something; and where a group of workers shares the vocabulary, one for steps in which all rows are greedy and nobody
 is told of logits: there each member finds the likeliest of its own words, and no logits are gathered. Between the two
-parts of a step the host makes masks: rows with grammars, bad words or thinking budgets (processors.py) need the tokens
-of the step before, which it waits for while the device computes this one's.
+parts of a step the host makes masks: rows with grammars, bad words, thinking budgets or DRY (processors.py) need the
+tokens of the step before, which it waits for while the device computes this one's.
 
 Tokens stay on the device, where the next step takes them; the host fetches them when the device has come so far.
 """
@@ -27,8 +27,9 @@ from actorserve.kernels.triton.step_inputs import keep_tokens
 from actorserve.shm.table.logprobs import Logprobs
 
 from ...grammar.matchers import Matchers
-from ...protocol.request import Rendition, Sampling
+from ...protocol.request import PENALTIES, Rendition, Sampling, default_of
 from ..logits.processors import LogitsProcessors
+from ..logits.windows import NONE, PenaltyWindow
 from ..logprobs import CHUNK, LogprobRecords, LogprobsWriter, pack_records
 from ..transfer import to_device, to_host
 from .buffers import Sizes, StepBuffers, StepNumbers
@@ -40,7 +41,8 @@ from .rows import DeviceRows, Ints
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
 
-NOT_MASKS = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "logit_bias": []}
+OF_DEVICE = (*PENALTIES, "repeat_last_n", "logit_bias")
+NOT_OF_HOST = {name: default_of(name) for name in OF_DEVICE}
 NO_USES: Ints = np.empty(0, np.int64)
 
 
@@ -74,6 +76,7 @@ class PendingStep:
         self.told: list[LogprobRecords] = []  # logprobs, which come with the tokens
         self.event: torch.cuda.Event | None = None  # of its end
         self.seconds: float | None = None  # what it took on the device, once it was finished
+        self.windows: list[tuple[int, PenaltyWindow]] = []  # by index of a row
         self.failed_rows: Numbers = ()  # whose grammar has failed
         self.tokens: np.ndarray | None = None  # once the host has them
 
@@ -119,11 +122,11 @@ class Sampler:
         self.tells[row] = sampling.logprobs >= 0
         self._is_greedy[row] = sampling.temperature == 0 and not self.tells[row]
         self.processors.place(row, sampling, prompt, answer, host=not rendition.is_plain())
-        if rendition.is_plain():
+        if rendition.is_plain() and not sampling.dry_multiplier:
             self.logits_processors.drop(row)
             return
-        masked = replace(sampling, **NOT_MASKS)
-        self.logits_processors.place(row, masked, rendition, prompt.astype(np.int64), answer.tolist())
+        by_host = replace(sampling, **NOT_OF_HOST)
+        self.logits_processors.place(row, by_host, rendition, prompt.astype(np.int64), answer.tolist())
 
     # --- steps in flight -----------------------------------------------------------------------------------------
 
@@ -153,6 +156,8 @@ class Sampler:
             self.logprobs.store(told)
         if pending.bound:
             self.logits_processors.advance(pending.rows, tokens)
+        for index, window in pending.windows:
+            window.add(int(tokens[index]))
         return tokens
 
     # --- drawing -------------------------------------------------------------------------------------------------
@@ -171,12 +176,7 @@ class Sampler:
         asking = self.processors.among(rows)
         if asking.size:
             pending.failed_rows = self._fill_masks(pending, rows[asking])
-            masks = self.processors.masks_of(rows[asking], pending.positions[asking])
-            numbers = pending.buffers.numbers
-            for values, own in ((numbers.asking, rows[asking]), (numbers.masks, masks)):
-                values[:size] = -1
-                values[asking] = own
-            pending.buffers.send(self._numbers, 0, 2 * len(self._at.asking))
+            self._send_asking(pending, asking, size)
             self.changing.step(size)
         elif self.model.group is not None and self._is_greedy[rows].all():
             self.greedy.step(size)
@@ -184,6 +184,23 @@ class Sampler:
             self.plain.step(size)
         self.fetch(pending)
         self._tell(pending)
+
+    def _send_asking(self, pending: PendingStep, asking: Ints, size: int) -> None:
+        """What the device is told of the rows that ask, beside what it knows."""
+        numbers, rows = pending.buffers.numbers, pending.rows
+        masks = self.processors.masks_of(rows[asking], pending.positions[asking])
+        windows = self.processors.windows_among(rows)
+        if not all(window.is_known for _, window in windows):
+            self._settle()
+        leaving = np.full(rows.size, NONE)
+        for index, window in windows:
+            leaving[index] = window.start()
+        pending.windows = windows
+        parts = (numbers.asking, rows[asking]), (numbers.masks, masks), (numbers.leaving, leaving[asking])
+        for values, own in parts:
+            values[:size] = -1
+            values[asking] = own
+        pending.buffers.send(self._numbers, 0, len(parts) * len(self._at.asking))
 
     def fetch(self, pending: PendingStep) -> None:
         """Start to copy what was drawn to the host."""
@@ -214,12 +231,16 @@ class Sampler:
         return self.model.logits(self.model.norm(hidden)).float().contiguous()
 
     def _fill_masks(self, pending: PendingStep, rows: Ints) -> Numbers:
-        """Masks that depend on the text so far, made while the device computes; whose grammar has failed."""
-        masked = rows[self.logits_processors.among(rows)]
-        if not masked.size:
+        """Masks and penalties that follow from the text so far, made while the device computes; the failed grammars."""
+        known = rows[self.logits_processors.among(rows)]
+        if not known.size:
             return ()
         self._settle()
         pending.bound = True
+        self.processors.set_penalties(self.logits_processors.dry_penalties(known))
+        masked = self.processors.masked(known)
+        if not masked.size:
+            return ()
         bits, failed = self.logits_processors.fill_masks(masked)
         self.processors.set_masks(masked, bits)
         return failed
@@ -232,11 +253,11 @@ class Sampler:
 
     def _changing(self, size: int) -> None:
         """The same where rows ask for something: numbers are changed in float32."""
-        own, which = self._at.asking[:size], self._at.masks[:size]
+        own, which, leaving = self._at.asking[:size], self._at.masks[:size], self._at.leaving[:size]
         changed = self._make_logits(size).to(torch.float32, copy=True)  # logprobs are those of the model's own
         self.processors.apply(changed, own, which)
         self._draw(changed)
-        self.processors.count(own, self._tokens[:size])
+        self.processors.count(own, self._tokens[:size], leaving)
 
     def _greedily(self, size: int) -> None:
         """Tokens of so many rows that are greedy, by what each member of a group has of the vocabulary."""

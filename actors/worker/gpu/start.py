@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,7 @@ from ..cpu.prompt_embeds import RowEmbeds
 from ..kept_memory.device import needed
 from ..kept_memory.on_gpu import KeptOnDevice, held_bytes, is_plain
 from ..start.libraries import settle_libraries
-from ..start.shared import engines_beside, join_group, request_readers, warn_unused_memory
+from ..start.shared import engines_beside, join_group, request_readers, token_bytes, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
@@ -85,6 +86,7 @@ def start(context: Context) -> GpuWorkerActor:
             context.phase_ends(StartPhase.GROUP)
             model, draft, vision = load_all(context, device, group)
             runner = make_runner(context, model, draft, vision)
+            runner.sampler.logits_processors.token_bytes = partial(token_bytes, context)
             blocks, plan = _give_memory(context, runner, group)
             context.phase_ends(StartPhase.KV_MEMORY)
             if not is_eager(context.config, model):

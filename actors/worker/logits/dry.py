@@ -3,7 +3,8 @@
 By llama.cpp's rules. Where the end of the text, n tokens of it, has come before, multiplier · base ** (n - allowed
 length) is taken from the logit of the word that followed there, if n is at least the allowed length; of several such
 places the longest counts. A repetition does not reach back over a sequence breaker, and a word that holds one is left
-alone. Breakers are looked for in the bytes of the tokens, so it does not matter how one is cut into tokens.
+alone. Breakers are looked for in the bytes of the tokens, so it does not matter how one is cut into tokens. Of more
+than MOST_WORDS words those of the longest repetitions count: for so many a row has room on a device.
 
 What a row keeps follows from its tokens. A step costs a few passes over the tokens that are looked back on.
 """
@@ -22,6 +23,8 @@ from ...protocol.request import Sampling
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 MOST_EXPONENT = 88.7228391  # log of the largest float32: what a power may come to
 LARGEST = 1e30  # penalty: no word is drawn with it, and a logit is a number still
+MOST_WORDS = 1024
+NO_WORDS = np.empty(0, np.int64), np.empty(0)
 
 
 class Dry:
@@ -60,11 +63,17 @@ class Dry:
 
     def apply(self, logits: Tensor) -> None:
         """Change the row's logits [words] in place."""
+        words, penalties = self.penalties()
+        if words.size:
+            logits[torch.from_numpy(words)] -= torch.from_numpy(penalties).to(logits.dtype)
+
+    def penalties(self) -> tuple[Ints, np.ndarray]:
+        """Of which words' logits something is taken, each named once, and how much."""
         allowed, last = self._sampling.dry_allowed_length, self._sampling.dry_penalty_last_n
         seen = self._size if last < 0 else min(last, self._size)
         longest = min(seen, self._behind)
         if seen <= allowed or longest < allowed:
-            return
+            return NO_WORDS
         begin = self._size - seen
         places = np.flatnonzero(self._lengths[begin : self._size - 1] >= allowed)
         lengths = np.minimum(self._lengths[begin + places], places + 1)
@@ -72,11 +81,12 @@ class Dry:
         words, which = np.unique(self._tokens[begin + 1 + places], return_inverse=True)
         found = np.zeros(len(words), np.int64)
         np.maximum.at(found, which, np.minimum(lengths, longest))
-        if kept := [index for index, word in enumerate(words.tolist()) if not self._breaks(word)]:
-            penalties = torch.from_numpy(self._penalties(found[kept])).to(logits.dtype)
-            logits[torch.from_numpy(words[kept])] -= penalties
+        kept = [index for index, word in enumerate(words.tolist()) if not self._breaks(word)]
+        if len(kept) > MOST_WORDS:
+            kept = sorted(kept, key=lambda index: -found[index])[:MOST_WORDS]
+        return words[kept], self._of_lengths(found[kept])
 
-    def _penalties(self, lengths: Ints) -> np.ndarray:
+    def _of_lengths(self, lengths: Ints) -> np.ndarray:
         base = self._sampling.dry_base
         exponents = lengths - self._sampling.dry_allowed_length
         if base > 1:

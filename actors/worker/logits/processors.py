@@ -303,6 +303,11 @@ class LogitsProcessors:
         bits[constrained] = np.where(both.any(-1, keepdims=True), both, allowed)  # a grammar is stronger than a mask
         return bits, self._matchers.failed(rows[constrained])
 
+    def dry_penalties(self, rows: Ints) -> dict[int, tuple[Ints, np.ndarray]]:
+        """For the same: of the rows with DRY, what is taken from which words' logits."""
+        found = ((row, self._processors[row].dry) for row in rows.tolist())
+        return {row: dry.penalties() for row, dry in found if dry is not None}
+
     def advance(self, rows: Ints, tokens: np.ndarray) -> None:
         """These rows have drawn these tokens."""
         for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):

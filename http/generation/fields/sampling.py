@@ -93,12 +93,9 @@ def parameters(
 
 
 def check_device(request: GenerationFields, settings: Settings) -> None:
-    """A 400 for what a GPU does nothing of, where the model is on one. The model's own penalties look back on all of
-    the text there: a repeat_last_n that comes without any is no reason to refuse what clients send with everything.
-    """
+    """A 400 for what a GPU does nothing of, where the model is on one."""
     if not settings.draws_on_cpu:
-        defaults = {name: value for name, value in settings.sampling_defaults.items() if name not in PENALTIES}
-        sampling = _sampling(request, defaults, 0, True, b"")
+        sampling = _sampling(request, settings.sampling_defaults, 0, True, b"")
         if sampling.cpu_only():
             raise refused_on_gpu(sampling)
 
@@ -118,13 +115,13 @@ def with_own_seeds(encoded: list[bytes], prompts: int) -> list[bytes]:
 def _reseeded(generation: Generation, ahead: int) -> Generation:
     seed = (generation.sampling.seed + ahead) & UINT64
 def with_hidden_states(params: bytes) -> bytes:
+    return msgspec.structs.replace(generation, sampling=msgspec.structs.replace(generation.sampling, seed=seed))
+
+
     """Of an encoded Generation the one that is told them, too."""
     generation = msgspec.msgpack.decode(params, type=Generation)
     sampling = msgspec.structs.replace(generation.sampling, hidden_states=True)
     return msgspec.msgpack.encode(msgspec.structs.replace(generation, sampling=sampling))
-
-
-    return msgspec.structs.replace(generation, sampling=msgspec.structs.replace(generation.sampling, seed=seed))
 
 
 def _sampling(

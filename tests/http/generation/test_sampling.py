@@ -96,17 +96,12 @@ def test_a_penalty_by_llamacpps_name() -> None:
 
 
 def test_what_a_cpu_alone_does_is_refused_on_a_gpu() -> None:
-    """A part of the text is looked back on where the request has penalties; the model's own see all of it there."""
-    own = {"repetition_penalty": 1.1}
-    on_gpu = replace(SETTINGS, draws_on_cpu=False)
-    request = decode(ChatRequest, body_of(messages=HI, repeat_last_n=64))
-    penalized = decode(ChatRequest, body_of(messages=HI, repeat_last_n=64, presence_penalty=0.5))
-    for defaults in ({}, own):
-        check_device(request, replace(on_gpu, sampling_defaults=defaults))
-        assert refusal(check_device, penalized, replace(on_gpu, sampling_defaults=defaults)).param == "repeat_last_n"
-    check_device(penalized, SETTINGS)
-    check_device(decode(ChatRequest, body_of(messages=HI, repeat_last_n=-1, presence_penalty=0.5)), on_gpu)
-    marked = refusal(check_device, decode(ChatRequest, body_of(messages=HI, watermarking_config={})), on_gpu)
+    """Not what it does, too: penalties that look back on a part of the text, and DRY."""
+    on_gpu = replace(SETTINGS, draws_on_cpu=False, sampling_defaults={"repetition_penalty": 1.1})
+    check_device(decode(ChatRequest, body_of(messages=HI, repeat_last_n=64, dry_multiplier=0.8)), on_gpu)
+    request = decode(ChatRequest, body_of(messages=HI, watermarking_config={}))
+    check_device(request, SETTINGS)
+    marked = refusal(check_device, request, on_gpu)
     assert marked.param == "watermarking_config" and "--device cpu" in marked.message
 
 

@@ -252,12 +252,12 @@ def launch_gpu_logits(module: Any, every: bool) -> None:
         counts = torch.empty(2, words, dtype=torch.int16)
         penalties = module.RowPenalties(numbers, numbers, numbers, prompted, counts)
         mask = module.Mask(torch.empty(2, -(-words // 32), dtype=torch.int32), rows)
-        bias = module.Bias(torch.empty(2, 300, dtype=torch.int32), torch.empty(2, 300))
+        bias = module.Bias(torch.empty(2, module.MOST_BIASES, dtype=torch.int32), torch.empty(2, module.MOST_BIASES))
         module.adjust(logits, rows, penalties, bias, mask)
         module.log_sums(logits)
-        module.count_tokens(rows, rows.int(), counts)
+        module.count_tokens(rows, rows.int(), rows, counts)
         if every:
-            module.count_tokens(rows, rows, counts)
+            module.count_tokens(rows, rows, rows, counts)
             module.adjust(logits, rows, penalties)
             module.adjust(logits, rows, mask=mask)
 

@@ -195,21 +195,28 @@ def test_misfits_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_counts_of_drawn_tokens(dtype: torch.dtype) -> None:
-    """More rows than a program takes, some of them none; the others' counts stay."""
+    """More rows than a program takes, some of them none; the others' counts stay. Some look back on a token no longer,
+    which may be the one that is drawn."""
     states = COUNTED + 9
     random = torch.Generator().manual_seed(3)
-    counts = torch.randint(0, 3, (states, 21), generator=random, dtype=torch.int16)
+    counts = torch.randint(1, 4, (states, 21), generator=random, dtype=torch.int16)
     rows = torch.randperm(states, generator=random)[: COUNTED + 5]
     rows[3] = rows[COUNTED] = -1
     tokens = torch.randint(0, 21, rows.shape, generator=random).to(dtype)
+    leaving = torch.randint(-1, 21, rows.shape, generator=random)
+    leaving[7], leaving[8], leaving[9] = -1, tokens[8], (tokens[9] + 1) % 21
     counts[rows[7], int(tokens[7])] = 32767  # it stays there
     wanted = counts.clone()
     wanted[rows[7], int(tokens[7])] -= 1
     wanted[rows[rows >= 0], tokens[rows >= 0].long()] += 1
+    gone = (rows >= 0) & (leaving >= 0)
+    wanted[rows[gone], leaving[gone]] -= 1
     found = counts.to(DEVICE)
-    count_tokens(rows.to(DEVICE), tokens.to(DEVICE), found)
+    count_tokens(rows.to(DEVICE), tokens.to(DEVICE), leaving.to(DEVICE), found)
     assert torch.equal(found.cpu(), wanted)
     with pytest.raises(ValueError, match="do not fit"):
-        count_tokens(rows, tokens[:2], counts)
+        count_tokens(rows, tokens[:2], leaving, counts)
+    with pytest.raises(ValueError, match=r"leaving .*int32"):
+        count_tokens(rows, tokens, leaving.int(), counts)
     with pytest.raises(ValueError, match=r"counts .*int64"):
-        count_tokens(rows, tokens, counts.long())
+        count_tokens(rows, tokens, leaving, counts.long())

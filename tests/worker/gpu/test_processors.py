@@ -18,6 +18,7 @@ from .test_runner import ROWS, GpuDriver, make_gpu_runner, prompt  # isort: skip
 from actorserve.actors.protocol.request import Rendition, Sampling, ThinkBudget
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.gpu.processors import DeviceProcessors
+from actorserve.actors.worker.logits.processors import LogitsProcessors
 from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import make_ref, slot_of
@@ -137,6 +138,63 @@ def test_masks_are_made_while_the_device_computes(checkpoints: Folders, monkeypa
     assert drawn.T.tolist() == wanted and done == ["forward", "settle"] * 4
 
 
+# fmt: off
+LOOKING_BACK = [
+    Sampling(0, temperature=0.0, repetition_penalty=0.2, repeat_last_n=1),  # words of the window are likelier
+    Sampling(2, temperature=0.0, presence_penalty=-2.0, repeat_last_n=(1 << 31) - 1, logit_bias=[(7, 4.0)]),
+    Sampling(3, temperature=0.7, repetition_penalty=1.4, frequency_penalty=1.2, repeat_last_n=7, min_tokens=3,
+             suppress=[*range(20, 32)]),
+]
+REPEATING = [
+    Sampling(4, temperature=0.0, dry_multiplier=40.0, dry_allowed_length=1, presence_penalty=-20.0, repeat_last_n=6),
+    Sampling(5, temperature=0.0, dry_multiplier=3.0, dry_allowed_length=1, logit_bias=[(7, 4.0)], repeat_last_n=3,
+             frequency_penalty=0.5, allowed_token_ids=[*range(5, 40)]),
+]
+# fmt: on
+
+
+def with_texts(runner: Any) -> LogitsProcessors:
+    processors: LogitsProcessors = getattr(runner, "sampler", runner).logits_processors
+    processors.token_bytes = lambda: lambda token: b"%d " % token
+    return processors
+
+
+def test_rows_that_look_back_draw_what_the_cpu_draws(checkpoints: Folders) -> None:
+    """On so many last tokens, or on repetitions; beside a row that asks for nothing; rows come back, too."""
+    config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)
+    cpu, gpu = make_runner(config, rows=ROWS), make_gpu_runner(config, capture=True)
+    cpu_processors, gpu_processors = with_texts(cpu), with_texts(gpu)
+    samplings = [*LOOKING_BACK, *REPEATING, GREEDY]
+    wanted = Driver(cpu, seed=5).run(sequences(samplings, 8))
+    found = GpuDriver(gpu, budget=48, preempt=0.05, seed=6).run(sequences(samplings, 8))
+    assert found == wanted and cpu_processors is not gpu_processors
+    plain = Driver(cpu, seed=5).run(sequences([GREEDY] * len(samplings), 8))
+    assert sum(one != other for one, other in zip(wanted, plain, strict=True)) == len(samplings) - 1
+    pairs = [*zip(wanted[3], wanted[3][1:], strict=False)]
+    assert len(set(wanted[3])) < len(set(pairs)) == len(pairs), "words come again, and nothing that follows them"
+
+
+@pytest.mark.parametrize(("last", "waits"), [(5, False), (3, True)])
+def test_a_window_longer_than_what_is_in_flight_waits_for_nothing(
+    checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, last: int, waits: bool
+) -> None:
+    """Five steps are started before the tokens of the first are looked at, or as far as the window allows."""
+    samplings = [GREEDY, Sampling(1, temperature=0.0, presence_penalty=2.0, repeat_last_n=last)]
+    config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)
+    cpu, gpu = make_runner(config, rows=ROWS), make_gpu_runner(config)
+    wanted, settle, waited = Driver(cpu, seed=5).run(sequences(samplings, 5)), gpu.sampler._settle, list[int]()
+
+    def noted() -> None:
+        waited.append(len(gpu.pending))
+        settle()
+
+    monkeypatch.setattr(gpu.sampler, "_settle", noted)
+    with torch.inference_mode():
+        pending = [gpu.launch(step) for step in steps(gpu, sequences(samplings, 5), 5)]
+        drawn = np.stack([gpu.finish(one) for one in pending])
+    assert drawn.T.tolist() == wanted and waited == ([3] if waits else [])
+
+
 @pytest.mark.slow
 def test_a_row_forgets_what_was_asked_before(checkpoints: Folders) -> None:
     """Sequences follow each other in the same rows, asking for other things, and for nothing."""
@@ -144,8 +202,10 @@ def test_a_row_forgets_what_was_asked_before(checkpoints: Folders) -> None:
     cpu, gpu = make_runner(config, rows=ROWS), make_gpu_runner(config)
     cpu.read_rendition = gpu.read_rendition = read_rendition
     drivers = Driver(cpu, seed=5), GpuDriver(gpu, budget=48, seed=6)
-    for turn in range(3):
-        turned = SAMPLINGS[turn * 2 :] + SAMPLINGS[: turn * 2]
+    with_texts(cpu), with_texts(gpu)
+    asked = [*SAMPLINGS, *LOOKING_BACK, *REPEATING]
+    for turn in range(6):
+        turned = (asked[turn * 2 :] + asked[: turn * 2])[: len(SAMPLINGS)]
         wanted, found = (driver.run(sequences(turned, 2)) for driver in drivers)
         assert found == wanted
 
@@ -157,7 +217,7 @@ def test_what_penalties_know_of_a_row() -> None:
     asked = Sampling(0, frequency_penalty=1.0)
     device.place(1, asked, np.array([0, 33, 69, 33]), np.array([5, 68, 5]), host=False)
     device.upload()
-    device.count(torch.tensor([1]), torch.tensor([68], dtype=torch.int32))
+    device.count(torch.tensor([1]), torch.tensor([68], dtype=torch.int32), torch.tensor([-1]))
     logits = torch.zeros(2, words)
     nobody = torch.full((2,), -1)
     device.apply(logits, torch.tensor([1, 0]), nobody)

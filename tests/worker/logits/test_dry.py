@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from actorserve.actors.protocol.request import Rendition, Sampling
-from actorserve.actors.worker.logits.dry import LARGEST, Dry
+from actorserve.actors.worker.logits.dry import LARGEST, MOST_WORDS, Dry
 from actorserve.actors.worker.logits.processors import LogitsProcessors
 
 WORDS = [b"a", b"b", b"c", b"\n", b"x: ", b"<", b"e", b"nd>", b"", b"\xc3", b"\xa4"]
@@ -94,6 +94,15 @@ def test_an_empty_text_repeats_nothing() -> None:
     for token in (0, 1, 2, 0, 1):
         row.add(token)
     assert penalties(row) == pytest.approx({2: MULTIPLIER})
+
+
+def test_of_too_many_words_those_of_the_longest_repetitions_count() -> None:
+    count = MOST_WORDS + 30
+    tokens = [1, 2, 3, 1, 2, 4, 2, 5, *range(10, count), 1, 2]
+    words, taken = Dry(asking(dry_allowed_length=0), tokens, lambda token: b"w").penalties()
+    found = dict(zip(words.tolist(), taken.tolist(), strict=True))
+    assert len(found) == MOST_WORDS < len(set(tokens)) - 1
+    assert found[3] == found[4] == pytest.approx(MULTIPLIER * BASE**2) and found[5] == pytest.approx(MULTIPLIER * BASE)
 
 
 def test_rows_ask_for_it_by_themselves() -> None:
