@@ -78,6 +78,10 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1
     dry_sequence_breakers: list[str] = []
+    xtc_probability: float = 0.0  # 0: the threshold is as it is here
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0  # likewise
+    dynatemp_exponent: float = 1.0
     hidden_states: bool = False  # of each token that is computed the last layer's output is told
 
     def is_plain(self) -> bool:

@@ -12,11 +12,13 @@ from ..errors import bad_request
 
 INFILL = "infill"  # keeps what is likely enough to be filled in: the likeliest token, where nothing else draws
 SAMPLERS: dict[str, tuple[str, ...]] = {  # by their names there: the fields that are theirs
-    **{name: (name,) for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
+    **{name: (name,) for name in ("top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
     "typ_p": ("typical_p",),
+    "xtc": ("xtc_probability",),
+    "temperature": ("temperature", "dynatemp_range"),
     "penalties": PENALTIES,
     "dry": ("dry_multiplier",),
-    **dict.fromkeys(("xtc", "tfs_z", "adaptive_p", INFILL), ()),  # refused elsewhere, where they are asked for
+    **dict.fromkeys(("tfs_z", "adaptive_p", INFILL), ()),  # refused elsewhere, where they are asked for
 }
 OTHER_NAMES = {name.replace("_", ""): name for name in SAMPLERS}
 OTHER_NAMES |= {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
@@ -27,6 +29,7 @@ LETTERS = {  # where all of them are one text
 OFF: dict[str, Any] = {
     **{"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "top_n_sigma": -1, "typical_p": 1},
     **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "dry_multiplier": 0},
+    **{"xtc_probability": 0, "dynatemp_range": 0},
 }
 
 

@@ -31,7 +31,7 @@ SAME = (
     *("model", "stream", "temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p", "stop"),
     *("presence_penalty", "frequency_penalty", "repeat_last_n", "ignore_eos", "grammar", "json_schema"),
     *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-    "return_progress",
+    *("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "return_progress"),
 )
 NAMES = {"max_tokens": "n_predict", "n": "n_cmpl", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
 NEVER = -100  # a bias; what it is added to is far from it

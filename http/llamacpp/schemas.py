@@ -16,12 +16,10 @@ HINTS: dict[str, tuple[object, ...]] = {  # likewise, but where a text is filled
 }
 NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they have one of these values
     "adaptive_target": (-1, -0.01),  # the second is SillyTavern's
-    "dynatemp_range": (0,),
     "lora": ([],),
     "min_keep": (0, 1),
     "mirostat": (0,),
     "post_sampling_probs": (False,),
-    "xtc_probability": (0,),
 }
 
 
@@ -48,6 +46,10 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     min_p: float | None = None
     top_n_sigma: float | None = None
     typical_p: float | None = None  # 0: as 1
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     repeat_penalty: float | None = None
@@ -75,14 +77,12 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
     adaptive_target: Any = None  # these are in NOTHING
-    dynatemp_range: Any = None
     lora: Any = None
     min_keep: Any = None
     mirostat: Any = None
     n_indent: Any = None
     post_sampling_probs: Any = None
     t_max_predict_ms: Any = None
-    xtc_probability: Any = None
 
 
 class LlamaEmbeddingRequest(msgspec.Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""Drawing one token for each row of logits: greedy, top-nσ, temperature, top-k, top-p, min-p, typical-p, without
+"""Drawing one token for each row of logits: greedy, top-nσ, temperature, top-k, top-p, min-p, typical-p, XTC, without
 sorting the vocabulary.
 
 top-nσ comes first, and sees the logits x before the temperature (Tang et al. 2025, "Top-nσ: Not All Logits Are You
@@ -11,10 +11,15 @@ order temperature, top-k, top-p, min-p, typical-p. With w = exp((x - max x) / te
 Of what these left, p being the shares of w and H their entropy, typical-p (Meister et al. 2022, "Locally Typical
 Sampling") takes the words with the smallest |-log p - H| until they hold typical_p of it, and all that are no farther
 than the last of these.
+Then, as in llama.cpp, XTC ("exclude top choices") leaves out all words that are likelier than the least likely one of
+those that have at least xtc_threshold of the weight; whether it does so a second number u of the row says, which is
+below xtc_probability. Of a row with a dynamic temperature the filters see w of the temperature 1; then w, as a part of
+the largest that is left, is raised to 1 / (low + (high - low) · (H / log n) ^ dynatemp_exponent), low and high being
+temperature ∓ dynatemp_range, low at least 0, and n the number of words that are left.
 One uniform number u(seed, position) picks the word by the inverse of the cumulated w. Which way a row goes is decided
 by its own logits and parameters alone, so that it draws the same in every batch:
     greedy      temperature 0, or logits that are not finite: the largest
-    typical     typical-p: over what it leaves of what the others leave, found as in `threshold`
+    shaped      typical-p, XTC or a dynamic temperature, by what the others leave, found as in `threshold`
     vocabulary  no top-k and no top-p: cumulated over the vocabulary, in two levels (blocks of 64, then within one)
     candidates  top-k or top-p: over the 80 most likely, if these are sure to hold all that is kept
     threshold   otherwise: the smallest w that is kept is found by counting, then as in `vocabulary`
@@ -32,7 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .penalties import sum_rows
-from .shares import keep_nucleus, keep_typical
+from .shares import exclude_top, keep_nucleus, keep_typical, warm
 
 BLOCK = 64  # words summed together at the first level
 NEVER = float("-inf")
@@ -40,10 +45,12 @@ CANDIDATES = 80  # so that a top-k of 64 is sure not to have equals beyond them
 TWO_LEVELS = 512  # blocks from which candidates are sought in the best blocks only
 FEW = 4  # rows whose last numbers numpy looks through one by one: a call of torch's takes longer than it computes
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+OF_XTC = np.uint64(0xD1B54A32D192ED03)  # what makes another seed of a row's
 
 
 class Parameters(NamedTuple):
-    """One value for each row. top_p and typical_p 1, and 0 of the others: no filter; temperature 0 is greedy."""
+    """One value for each row. top_p and typical_p 1, and 0 of the others: no filter; temperature 0 is greedy. Without
+    xtc_probability and dynatemp_range those behind them say nothing."""
 
     temperature: np.ndarray  # float32
     top_k: np.ndarray  # int64
@@ -51,6 +58,10 @@ class Parameters(NamedTuple):
     min_p: np.ndarray  # float32
     top_n_sigma: np.ndarray  # float32
     typical_p: np.ndarray  # float64
+    xtc_probability: np.ndarray  # float32
+    xtc_threshold: np.ndarray  # float32
+    dynatemp_range: np.ndarray  # float32
+    dynatemp_exponent: np.ndarray  # float32
     seed: np.ndarray  # uint64
     position: np.ndarray  # int64, where in its sequence the drawn token will stand
 
@@ -72,8 +83,9 @@ def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
     peaks = logits.view(logits.shape[0], -1, BLOCK).amax(-1)
     best = peaks.amax(-1, keepdim=True)
     greedy = (parameters.temperature == 0) | ~np.isfinite(best.numpy()[:, 0])
-    typical = ~greedy & (parameters.typical_p < 1)
-    others = ~(greedy | typical)
+    shapes = (parameters.typical_p < 1) | (parameters.xtc_probability > 0) | (parameters.dynatemp_range > 0)
+    shaped = ~greedy & shapes
+    others = ~(greedy | shaped)
     filtered = (parameters.top_k > 0) | (parameters.top_p < 1)
     tokens = np.empty(logits.shape[0], np.int32)
     if greedy.any():
@@ -81,7 +93,7 @@ def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
     for rows, draw in (
         (np.flatnonzero(others & ~filtered), _vocabulary),
         (np.flatnonzero(others & filtered), _candidates),
-        (np.flatnonzero(typical), _typical),
+        (np.flatnonzero(shaped), _shaped),
     ):
         if rows.size == tokens.size:
             return draw(logits, peaks, best, parameters)
@@ -258,11 +270,20 @@ def _few_candidates(
     return tokens
 
 
-def _typical(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
-    """Rows with typical-p, which chooses among what the other filters keep."""
-    weights = _kept(logits, best, parameters)
-    for row, share in zip(weights.numpy(), parameters.typical_p.tolist(), strict=True):
-        keep_typical(row, share)
+def _shaped(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
+    """Rows with typical-p, XTC or a dynamic temperature, which choose among what the other filters keep."""
+    dynamic = parameters.dynatemp_range > 0
+    filtered = parameters._replace(temperature=np.where(dynamic, np.float32(1), parameters.temperature))
+    weights = _kept(logits, best, filtered)
+    excludes = uniform(parameters.seed ^ OF_XTC, parameters.position) < parameters.xtc_probability
+    for index, row in enumerate(weights.numpy()):
+        if parameters.typical_p[index] < 1:
+            keep_typical(row, float(parameters.typical_p[index]))
+        if excludes[index]:
+            exclude_top(row, float(parameters.xtc_threshold[index]))
+        if dynamic[index]:
+            middle, reach = float(parameters.temperature[index]), float(parameters.dynatemp_range[index])
+            warm(row, max(0.0, middle - reach), middle + reach, float(parameters.dynatemp_exponent[index]))
     return _draw(weights, _uniform(parameters))
 
 

@@ -1,7 +1,7 @@
-"""What top-p and typical-p remove of one row: both keep words up to a share of the whole weight.
+"""What filters make of one row's weights. top-p and typical-p keep words up to a share of the whole weight.
 
-The last word that stays is found without sorting the words: floats that are not negative are ordered as their bits are,
-so the sums of weights by the upper bits say in which narrow range it lies, and only that is sorted.
+The last word that stays of these two is found without sorting the words: floats that are not negative are ordered as
+their bits are, so the sums of weights by the upper bits say in which narrow range it lies, and only that is sorted.
 
 Knows arrays only.
 """
@@ -40,6 +40,30 @@ def keep_typical(weights: np.ndarray, typical_p: float) -> None:
     mean = np.multiply(own, logs, dtype=np.float64).sum() / own.sum(dtype=np.float64)
     distances = np.abs(logs - np.float32(mean))
     weights[words[distances > _reach(distances, own, typical_p)]] = 0
+
+
+def exclude_top(weights: np.ndarray, threshold: float) -> None:
+    """Set to 0, in place, what is likelier than the least likely word with at least this share of the weight. Words as
+    likely as that one stay.
+    """
+    least = threshold * weights.sum(dtype=np.float64)
+    likely = weights[(weights > 0) & (weights >= least)]
+    if likely.size:
+        weights[weights > likely.min()] = 0
+
+
+def warm(weights: np.ndarray, low: float, high: float, exponent: float) -> None:
+    """Raise weights, in place, from those of the temperature 1 to those of one between these, by how even they are."""
+    words = np.flatnonzero(weights)
+    if words.size < 2:
+        return
+    own = weights[words].astype(np.float64)
+    shares = own / own.sum()
+    evenness = -(shares * np.log(shares)).sum() / np.log(words.size)
+    temperature = low + (high - low) * max(evenness, 0.0) ** exponent
+    ratios = own / own.max()
+    with np.errstate(under="ignore"):
+        weights[words] = ratios ** (1 / temperature) if temperature > 0 else ratios == 1
 
 
 def _reach(distances: np.ndarray, weights: np.ndarray, share: float) -> float:

@@ -63,9 +63,9 @@ def test_who_asks_for_another_treatment_is_not_plain(name: str) -> None:
     assert Sampling(1).is_plain() and not Sampling(1, **{name: other}).is_plain()
 
 
-@pytest.mark.parametrize("kernel", [Parameters, RowParameters])
-def test_kernels_have_an_array_for_each_that_they_need(kernel: type[Any]) -> None:
-    assert {*kernel._fields} == {*row_types(), "position"}
+@pytest.mark.parametrize(("kernel", "on_gpu"), [(Parameters, False), (RowParameters, True)])
+def test_kernels_have_an_array_for_each_that_they_need(kernel: type[Any], on_gpu: bool) -> None:
+    assert {*kernel._fields} == {*row_types(on_gpu), "position"}
     assert Sampling(1).row().keys() == row_types().keys()
 
 

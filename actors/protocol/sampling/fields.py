@@ -97,6 +97,43 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             configurable=True,
         ),
     ] = None
+    xtc_probability: Annotated[
+        float | None,
+        Parameter(
+            "XTC: how often all but the least likely are left out of the tokens that are as likely as `xtc_threshold`",
+            Range(0, 1),
+            row="float32",
+            cpu_only=True,
+        ),
+    ] = None
+    xtc_threshold: Annotated[
+        float | None,
+        Parameter(
+            "of those that the filters above leave; above 0.5 there is nothing to leave out",
+            Range(0, 1),
+            row="float32",
+            cpu_only=True,
+        ),
+    ] = None
+    dynatemp_range: Annotated[
+        float | None,
+        Parameter(
+            "so much less than `temperature` where the likely tokens are few, so much more where they are many; "
+            "it comes behind the filters then",
+            Range(0, 2),
+            row="float32",
+            cpu_only=True,
+        ),
+    ] = None
+    dynatemp_exponent: Annotated[
+        float | None,
+        Parameter(
+            "of what is between the two: the entropy as a part of the largest",
+            Range(0, 100),
+            row="float32",
+            cpu_only=True,
+        ),
+    ] = None
     seed: Annotated[
         int | None,
         Parameter("the same seed draws the same tokens; none or -1: another one for each prompt", INT64, row="uint64"),
@@ -223,9 +260,10 @@ def ranges_of(kind: type[msgspec.Struct]) -> dict[str, Range]:
 
 
 @cache
-def row_types() -> dict[str, str]:
+def row_types(on_gpu: bool = False) -> dict[str, str]:
     """The parameters that have an array in the worker's batch, with its dtype."""
-    return {name: parameter.row for name, parameter in sampling_parameters().items() if parameter.row}
+    found = sampling_parameters().items()
+    return {name: one.row for name, one in found if one.row and not (on_gpu and one.cpu_only)}
 
 
 SAMPLING_FIELDS = SamplingFields.__struct_fields__

@@ -31,7 +31,7 @@ class DeviceRows:
         self._numbers = torch.zeros(CHANGES, dtype=torch.int64, device=device)
         self.state = RowState(zeros(torch.int64), zeros(torch.int64), zeros(torch.int32, width))
         self.parameters = RowParameters(  # kernels take the bits of unsigned numbers from signed ones
-            **{name: zeros(getattr(torch, dtype.removeprefix("u"))) for name, dtype in row_types().items()},
+            **{name: zeros(getattr(torch, dtype.removeprefix("u"))) for name, dtype in row_types(on_gpu=True).items()},
             position=self.state.drawn,
         )
 
@@ -64,7 +64,7 @@ def _columns(new: list[NewRow], last: list[int]) -> Iterator[np.ndarray]:
     yield np.array(last, np.int64)
     yield np.array([row.num_known_tokens - 1 for row in new], np.int64)
     drawn = [row.sampling.row() for row in new]
-    types = row_types()
+    types = row_types(on_gpu=True)
     for name in RowParameters._fields[:-1]:
         values = np.array([row[name] for row in drawn], types[name])
         yield (values if np.issubdtype(values.dtype, np.integer) else values.astype(np.float64)).view(np.int64)

@@ -27,6 +27,7 @@ __all__ = ["check_device", "check_fields", "max_tokens_of", "parameters", "with_
 
 LATER_BYTES = 64  # what the engine may add: a key's priority, and which weights are loaded
 MAX_PARAMS_BYTES = (32 << 10) - LATER_BYTES  # what a slot of the request table has room for, without those
+OF_OTHERS = {"xtc_probability": "xtc_threshold", "dynatemp_range": "dynatemp_exponent"}  # which say nothing alone
 DRY_BREAKERS = ["\n", ":", '"', "*"]  # as in llama.cpp
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 NO_SEED = (None, -1)  # -1 as in vLLM: none is given
@@ -144,7 +145,9 @@ def _sampling(
 
 
 def _numbers(request: GenerationFields, defaults: dict[str, float]) -> dict[str, Any]:
-    """Penalties that look back on nothing are none, and without any there is nothing that looks back; likewise DRY."""
+    """Penalties that look back on nothing are none, and without any there is nothing that looks back; likewise DRY, and
+    what else says how, and not whether.
+    """
     found = {name: _number(name, request, defaults) for name in NUMBERS}
     if found["repeat_last_n"] == 0:
         found |= {name: default_of(name) for name in PENALTIES}
@@ -152,7 +155,7 @@ def _numbers(request: GenerationFields, defaults: dict[str, float]) -> dict[str,
         found["repeat_last_n"] = default_of("repeat_last_n")
     if not found["dry_multiplier"] or not found["dry_penalty_last_n"]:
         found |= {name: default_of(name) for name in DRY}
-    return found
+    return found | {of: default_of(of) for name, of in OF_OTHERS.items() if not found[name]}
 
 
 def _number(name: str, request: GenerationFields, defaults: dict[str, float]) -> Any:

@@ -83,6 +83,21 @@ def test_dry_is_asked_for_by_its_multiplier(make: Any) -> None:
         assert make(**{**dry, "dry_sequence_breakers": ["ab"], **fields})[1][0].sampling.is_plain()
 
 
+@pytest.mark.parametrize("make", [for_chat, for_completion])
+def test_samplers_that_are_asked_for_by_one_field(make: Any) -> None:
+    """What else says how is nothing by itself; a GPU does nothing of them."""
+    asked = {"xtc_probability": 0.5, "xtc_threshold": 0.2}, {"dynatemp_range": 0.5, "dynatemp_exponent": 2}
+    for fields, sampler in zip(asked, ("xtc", "temperature"), strict=True):
+        (first, value), (second, how) = fields.items()
+        found = make(**fields)[1][0].sampling
+        assert (getattr(found, first), getattr(found, second)) == (value, how) and found.is_plain()
+        assert found.cpu_only() == [first, second]
+        assert make(samplers=[sampler], **fields)[1][0].sampling.cpu_only() == [first, second]
+        for off in (make(samplers=["top_k"], **fields), make(**{**fields, first: 0}), make(**{second: how})):
+            assert off[1][0].sampling.cpu_only() == []
+        assert refusal(make, **{first: 3}).param == first
+
+
 @pytest.mark.parametrize("field", NOTHING | HINTS | {"n_probs": (0,), "n_cmpl": (1,)})
 def test_what_would_change_an_answer_is_refused(field: str) -> None:
     for kind in BOTH:

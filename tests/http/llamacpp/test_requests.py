@@ -97,3 +97,12 @@ def test_what_sillytavern_sends_with_each_request() -> None:
     body = LlamaCompletionRequest(prompt="a", repeat_penalty=1.2, samplers=[*names, "min_p"], **off, **drawn)
     given = completion_of(body)
     assert (given.seed, given.logprobs, given.temperature, given.repeat_last_n) == (None, None, 1, 0)
+    assert (given.xtc_probability, given.dynatemp_range) == (0, 0)
+    asked: dict[str, Any] = {
+        "xtc_probability": 0.5,
+        "xtc_threshold": 0.2,
+        "dynatemp_range": 0.5,
+        "dynatemp_exponent": 2,
+    }
+    made = completion_of(LlamaCompletionRequest(prompt="a", **asked))
+    assert {name: getattr(made, name) for name in asked} == asked

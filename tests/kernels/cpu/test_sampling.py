@@ -13,6 +13,7 @@ from tests.support.selection import pairwise
 
 DRAWS = 20_000
 FEW_DRAWS = 5_000
+LATER = ("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent")
 
 
 def parameters(rows: int, **values: float) -> Parameters:
@@ -24,6 +25,7 @@ def parameters(rows: int, **values: float) -> Parameters:
         min_p=np.full(rows, values.get("min_p", 0.0), np.float32),
         top_n_sigma=np.full(rows, values.get("top_n_sigma", 0.0), np.float32),
         typical_p=np.full(rows, values.get("typical_p", 1.0), np.float64),
+        **{name: np.full(rows, values.get(name, 0.0), np.float32) for name in LATER},
         seed=np.ones(rows, np.uint64),
         position=np.arange(rows),
     )
@@ -201,6 +203,10 @@ def mixed(rows: int) -> Parameters:
         min_p=random.choice([0.0, 0.0, 0.1], rows).astype(np.float32),
         top_n_sigma=random.choice([0.0, 0.0, 0.8, 2.5], rows).astype(np.float32),
         typical_p=random.choice([1.0, 1.0, 0.3, 0.9], rows),
+        xtc_probability=random.choice([0.0, 0.0, 0.0, 0.6], rows).astype(np.float32),
+        xtc_threshold=random.choice([0.05, 0.1], rows).astype(np.float32),
+        dynatemp_range=random.choice([0.0, 0.0, 0.0, 0.4], rows).astype(np.float32),
+        dynatemp_exponent=random.choice([0.5, 1.0], rows).astype(np.float32),
         seed=random.integers(0, 1 << 63, rows).astype(np.uint64) * 2 + 1,
         position=random.integers(0, 5000, rows),
     )
@@ -300,6 +306,66 @@ def test_rows_that_do_not_ask_for_typical_p_draw_as_ever() -> None:
     without = with_it._replace(typical_p=np.ones(48))
     others = with_it.typical_p == 1
     assert (sample(logits, with_it)[others] == sample(logits, without)[others]).all() and 0 < others.sum() < 48
+
+
+def shares_of(logits: torch.Tensor, temperature: float = 1.0) -> np.ndarray:
+    return np.asarray(torch.softmax(logits.double() / temperature, -1).numpy())
+
+
+def without_top(shares: np.ndarray, threshold: float) -> np.ndarray:
+    """llama.cpp's XTC, over the words in their order."""
+    order = np.argsort(-shares, kind="stable")
+    last = -1
+    for place, word in enumerate(order):
+        if not shares[word] > 0 or shares[word] < threshold:
+            break
+        last = place
+    left = shares.copy()
+    left[order[: max(last, 0)]] = 0
+    return left / left.sum()
+
+
+@pytest.mark.parametrize("beside", [{}, {"temperature": 0.7}, {"top_k": 6}, {"typical_p": 0.9}], ids=str)
+@pytest.mark.parametrize(("threshold", "chance"), [(0.1, 1.0), (0.15, 0.4), (0.0, 0.5), (0.6, 1.0)])
+def test_xtc_leaves_out_top_choices_as_often_as_it_is_asked(
+    threshold: float, chance: float, beside: dict[str, float]
+) -> None:
+    logits = torch.tensor([1.0, 2.0, 3.0, 3.4, 0.5, 2.8, -1.0, 1.7])
+    before = expected(logits, beside)
+    wanted = (1 - chance) * before + chance * without_top(before, threshold)
+    drawn = draw(logits, {"xtc_probability": chance, "xtc_threshold": threshold, **beside}, DRAWS)
+    assert np.abs(np.bincount(drawn, minlength=8) / DRAWS - wanted).max() < 0.015
+    assert (np.abs(wanted - before).max() > 0.05) == (threshold < 0.5)
+
+
+def test_xtc_keeps_words_as_likely_as_the_least_likely_of_the_top() -> None:
+    filters = {"xtc_probability": 1.0, "xtc_threshold": 0.2}
+    assert np.unique(draw(torch.tensor([0.0, 0.0, 0.0]), filters, 300)).tolist() == [0, 1, 2]
+    assert np.unique(draw(torch.tensor([0.5, 0.0, 0.0, -9.0]), filters, 300)).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("beside", [{}, {"top_k": 5}, {"min_p": 0.2}], ids=str)
+@pytest.mark.parametrize(("middle", "reach", "exponent"), [(1.0, 0.5, 1.0), (0.8, 0.8, 2.0), (1.5, 0.3, 0.5)])
+def test_a_dynamic_temperature_is_that_of_llamacpp(
+    middle: float, reach: float, exponent: float, beside: dict[str, float]
+) -> None:
+    """Behind the filters, which see the temperature 1."""
+    logits = torch.tensor([1.0, 2.0, 3.0, 3.4, 0.5, 2.8, -1.0, 1.7])
+    before = expected(logits, beside)
+    left = before[before > 0]
+    evenness = -(left * np.log(left)).sum() / np.log(left.size)
+    low = max(0.0, middle - reach)
+    kept = logits.masked_fill(torch.from_numpy(before == 0), float("-inf"))
+    wanted = shares_of(kept, low + (middle + reach - low) * evenness**exponent)
+    filters = {"temperature": middle, "dynatemp_range": reach, "dynatemp_exponent": exponent}
+    drawn = draw(logits, {**filters, **beside}, DRAWS)
+    assert np.abs(np.bincount(drawn, minlength=8) / DRAWS - wanted).max() < 0.015
+
+
+def test_a_dynamic_temperature_of_nothing_takes_the_likeliest() -> None:
+    filters = {"temperature": 0.5, "dynatemp_range": 0.5, "dynatemp_exponent": 100.0}
+    assert set(draw(torch.tensor([5.0, 1.0, -1.0]), filters, 200)) == {0}
+    assert set(draw(torch.tensor([5.0]), filters, 3)) == {0}
 
 
 def test_suppressed_words_are_never_drawn() -> None:

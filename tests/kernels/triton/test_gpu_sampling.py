@@ -26,6 +26,7 @@ from tests.kernels.triton.capture import captured  # noqa: E402
 
 TILING = Tiling(width=512, lanes=128, segment=256, candidates=512)  # so that small vocabularies take several slices
 NO_RESERVE = 0x4000  # of Linux' mmap; Python names it from 3.13 on
+LATER = ("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent")
 
 
 def parameters(rows: int, **values: float) -> sampling.Parameters:
@@ -37,6 +38,7 @@ def parameters(rows: int, **values: float) -> sampling.Parameters:
         min_p=np.full(rows, values.get("min_p", 0.0), np.float32),
         top_n_sigma=np.full(rows, values.get("top_n_sigma", 0.0), np.float32),
         typical_p=np.full(rows, values.get("typical_p", 1.0), np.float64),
+        **{name: np.full(rows, values.get(name, 0.0), np.float32) for name in LATER},
         seed=np.ones(rows, np.uint64),
         position=np.arange(rows),
     )
@@ -52,6 +54,7 @@ def mixed(rows: int, seed: int = 7) -> sampling.Parameters:
         min_p=random.choice([0.0, 0.0, 0.1], rows).astype(np.float32),
         top_n_sigma=random.choice([0.0, 0.0, 0.8, 2.5], rows).astype(np.float32),
         typical_p=random.choice([1.0, 1.0, 0.3, 0.9], rows),
+        **{name: np.zeros(rows, np.float32) for name in LATER},
         seed=random.integers(0, 1 << 63, rows).astype(np.uint64) * 2 + 1,
         position=random.integers(0, 5000, rows),
     )
@@ -63,7 +66,10 @@ def random_logits(rows: int, words: int, scale: float = 2.0) -> torch.Tensor:
 
 def on_device(values: sampling.Parameters) -> RowParameters:
     return RowParameters(
-        *(torch.from_numpy(value.view(value.dtype.str.replace("u", "i"))).to(DEVICE) for value in values)
+        *(
+            torch.from_numpy(value.view(value.dtype.str.replace("u", "i"))).to(DEVICE)
+            for value in (getattr(values, name) for name in RowParameters._fields)
+        )
     )
 
 
