@@ -126,6 +126,33 @@ def test_what_a_decoder_begins_with_must_be_said(folder: Path) -> None:
     assert "decoder_start_token_id" in refusal(folder)
 
 
+def test_a_decoder_begins_as_texts_do_where_nothing_else_is_said(folder: Path) -> None:
+    """As generate() of transformers has it: T5Gemma's."""
+    values = {"architectures": ["T5GemmaForConditionalGeneration"], "is_encoder_decoder": True}
+    write(folder, CONFIG, **values)
+    write(folder, GENERATION, bos_token_id=5)
+    encoder = find(folder).encoder
+    assert encoder is not None and encoder.start == [5]
+
+
+DECODER = {"max_position_embeddings": 32, "vocab_size": 2048}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 32},  # LED
+        {"encoder": {"max_position_embeddings": 64}, "decoder": DECODER},  # T5Gemma
+        {"encoder": {"text_config": {"max_position_embeddings": 64}}, "decoder": DECODER},  # T5Gemma 2
+    ],
+)
+def test_encoders_and_decoders_may_be_of_different_lengths(folder: Path, values: dict[str, Any]) -> None:
+    kind = {"architectures": ["LEDForConditionalGeneration"], "is_encoder_decoder": True, "decoder_start_token_id": 2}
+    write(folder, CONFIG, max_position_embeddings=..., **kind, **values)
+    encoder = find(folder).encoder
+    assert encoder is not None and (encoder.longest, encoder.decoder_longest) == (64, 32)
+
+
 def test_a_model_that_listens_says_which_tokens_are_timestamps(folder: Path) -> None:
     values = {"architectures": ["WhisperForConditionalGeneration"], "is_encoder_decoder": True}
     sizes = {"max_source_positions": 100, "max_target_positions": 50, "num_mel_bins": 80}

@@ -33,6 +33,8 @@ def read_encoder(
     longest, decoder = _lengths(config, whole, listens)
     start = _token(generation, "decoder_start_token_id", words)
     start = _token(whole, "decoder_start_token_id", words) if start is None else start
+    if start is None:  # as generate() of transformers has it
+        start = _token(generation, "bos_token_id", words)
     if start is None:
         raise whole.wrong("decoder_start_token_id", "the id of the token that a decoder begins with")
     forced = None if listens else _forced(whole, generation, words)
@@ -74,12 +76,22 @@ def _lengths(config: Config, whole: Values, listens: bool) -> tuple[int, int]:
     """Positions of the encoder and of the decoder."""
     if listens:
         return whole.needed("max_source_positions", LARGEST), whole.needed("max_target_positions", LARGEST)
-    own = next((length for key in LENGTHS if (length := whole.whole(key, 1, LARGEST)) is not None), None)
     if whole["relative_attention_num_buckets"] is not None:  # distances alone: no length is too long for it
-        own = max(config.max_model_len or 0, own or RELATIVE)
-    if own is None:
-        raise ConfigError(f"model: {whole.file} does not say how long a text the model takes ({', '.join(LENGTHS)})")
-    return own, own
+        own = max(config.max_model_len or 0, _longest(whole, "encoder") or RELATIVE)
+        return own, own
+    own, decoder = (_longest(whole, part) for part in ("encoder", "decoder"))
+    if own is None or decoder is None:
+        names = (*LENGTHS, *(f"max_{part}_position_embeddings" for part in ("encoder", "decoder")))
+        raise ConfigError(f"model: {whole.file} does not say how long a text the model takes ({', '.join(names)})")
+    return own, decoder
+
+
+def _longest(whole: Values, part: str) -> int | None:
+    """Positions of the encoder or the decoder; some have a config of their own, and the encoder's one of its texts."""
+    own = whole.object(part) or whole
+    own = own.object("text_config") or own
+    lengths = (own.whole(key, 1, LARGEST) for key in (*LENGTHS, f"max_{part}_position_embeddings"))
+    return next((length for length in lengths if length is not None), None)
 
 
 def _token(given: Values, key: str, words: int) -> int | None:

@@ -18,6 +18,10 @@ from ..adapter.cache.layers import KeysValues, PagedLayer
 class CrossKeysValues(KeysValues, Protocol):
     """Who computes a forward pass."""
 
+    @property
+    def read_length(self) -> int:
+        """How many positions cross attention sees, of the one row; 1 where there are several."""
+
     def cross_update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store those of the encoder's answer; what the layer shall go on with."""
 

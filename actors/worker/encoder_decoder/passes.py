@@ -11,9 +11,9 @@ import inspect
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_outputs import MoEModelOutput, MoEModelOutputWithPastAndCrossAttentions
 
 from ..adapter.hooks import Unfit
 from .caches import CrossKeysValues, make_caches
@@ -34,6 +34,7 @@ class EncoderDecoderPasses:
         self._positions: Tensor | None = None
         self.positions = self._take_positions()
         self.width = width_of(model.config)
+        self.read_width = _width(_part(model.config, "encoder"))  # of what its encoder answers
 
     def _own_configs(self) -> None:
         """How the decoder attends is not how the encoder does."""
@@ -46,7 +47,7 @@ class EncoderDecoderPasses:
     def _take_positions(self) -> bool:
         """Have the decoder's positions said by who computes a pass; False where it has no table of them."""
         table = getattr(self.decoder, "embed_positions", None)
-        if table is None or "position_ids" not in inspect.signature(table.forward).parameters:
+        if not isinstance(table, nn.Embedding) or "position_ids" not in inspect.signature(table.forward).parameters:
             return False
         own = table.forward
 
@@ -69,7 +70,7 @@ class EncoderDecoderPasses:
     def decode(self, ids: Tensor, positions: Tensor | None, whose: CrossKeysValues, answer: Tensor | None) -> Tensor:
         """Hidden states [1, tokens, width] of ids [1, tokens]; `positions` [tokens], where they are not the order."""
         known = answer is None
-        seen = ids.new_zeros(1, 1, self.width, dtype=self.model.dtype) if answer is None else answer
+        seen = self._unseen(whose.read_length) if answer is None else answer
         self._positions = positions
         try:
             made = self.decoder(
@@ -83,14 +84,18 @@ class EncoderDecoderPasses:
         hidden: Tensor = made[0]
         return hidden
 
+    def _unseen(self, length: int) -> Tensor:
+        """In place of an encoder's answer whose keys and values are kept: masks are made for its length."""
+        return torch.zeros(1, dtype=self.model.dtype, device=self.model.device).expand(1, length, self.read_width)
+
     def logits(self, rows: Tensor) -> Tensor:
         """[rows, vocabulary] of rows of hidden states."""
-        self.decoder.forward = lambda *args, **kwargs: BaseModelOutputWithPastAndCrossAttentions(
+        self.decoder.forward = lambda *args, **kwargs: MoEModelOutputWithPastAndCrossAttentions(
             last_hidden_state=rows[None]
         )
         try:
             out = self.model(
-                encoder_outputs=BaseModelOutput(last_hidden_state=rows.new_zeros(1, 1, self.width)),
+                encoder_outputs=MoEModelOutput(last_hidden_state=rows.new_zeros(1, 1, self.read_width)),
                 decoder_input_ids=torch.zeros(1, len(rows), dtype=torch.long, device=rows.device),
                 use_cache=False,
             )
@@ -101,14 +106,25 @@ class EncoderDecoderPasses:
 
 
 def width_of(config: Any) -> int:
-    """Of hidden states."""
+    """Of hidden states of the decoder."""
+    return _width(_part(config, "decoder"))
+
+
+def _width(config: Any) -> int:
     return int(getattr(config, "d_model", 0) or config.hidden_size)
+
+
+def _part(config: Any, name: str) -> Any:
+    """The config of the encoder or the decoder, where it is one of its own."""
+    part = getattr(config, name, config)
+    return getattr(part, "text_config", part)
 
 
 def _layers(config: Any) -> int:
     """Of the decoder."""
+    own = _part(config, "decoder")
     for name in ("decoder_layers", "num_decoder_layers", "num_hidden_layers", "num_layers"):
-        value = getattr(config, name, None)
+        value = getattr(own, name, None)
         if value is not None:
             return int(value)
     raise Unfit("does not say how many layers its decoder has")

@@ -25,6 +25,7 @@ class Step:
     """Who computes one pass, for the caches and the attention function."""
 
     past = 0
+    read_length = 1
 
     def __init__(self, kv: AnyRowsKV, spec: KVSpec, slots: Tensor) -> None:
         self.kv, self.spec, self.slots = kv, spec, slots
@@ -132,6 +133,7 @@ class SingleRow(DecodingStep):
         (self.span,), self.read = own, cross[0]
         self.blocks = kv.blocks_of(self.span), kv.blocks_of(self.read)
         self.past = self.span.position
+        self.read_length = self.read.position + self.read.size
         self.latest: tuple[int, tuple[Tensor, Tensor]] | None = None  # keys and values are asked for apart
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,6 +46,7 @@ class _Recorder:
     """Plays the part of who computes."""
 
     past = 0
+    read_length = 1
 
     def __init__(self, paged: bool) -> None:
         self.paged = paged
@@ -92,7 +93,7 @@ def describe(passes: EncoderDecoderPasses, way: Way) -> tuple[KVSpec, set[nn.Mod
         use_attention(passes.decoder, NAME)
     try:
         with torch.inference_mode(), attending(recorder):
-            answer = torch.zeros(1, 3, passes.width, dtype=passes.model.dtype)
+            answer = torch.zeros(1, 3, passes.read_width, dtype=passes.model.dtype)
             passes.decode(torch.ones(1, 2, dtype=torch.long), torch.arange(2), recorder, answer)
     finally:
         use_attention(passes.decoder, before)
@@ -119,6 +120,7 @@ def _attention(recorder: _Recorder, layer: int, call: Call | None, crosses: bool
     scale = 1.0
     if call is not None:
         biases = [name for name, value in call.options.items() if isinstance(value, Tensor) and value.dim() > 1]
+        biases += [name for name in ("softcap", "sliding_window") if call.options.get(name) is not None]
         if biases:
             raise Unfit(f"asks for attention with {biases[0]}")
         scale = as_scale(call.options.get("scaling"), call.queries.shape[3])

@@ -18,7 +18,7 @@ from actorserve.actors.scheduler.actor import SchedulerActor
 from tests.support.models.census import Row
 from tests.support.models.checkpoints import VOCABULARY, write_tokenizer
 
-KINDS = "t5 bart mbart pegasus marian".split()
+KINDS = "t5 bart mbart pegasus marian led t5gemma t5gemma2".split()
 SPEECH = ("seamless_m4t", "seamless_m4t_v2", "encoder-decoder", "nemo_speechlm", "qwen3_asr")
 PROMPTS = (3, 21, 40, 9, 33, 58, 17, 26)  # tokens
 ANSWER = 20

@@ -39,6 +39,13 @@ def test_relative_positions_are_transformers_own_affair() -> None:
     assert verdict.way is Way.SINGLE and "positions" in verdict.reasons[Way.FLAT]
 
 
+@pytest.mark.parametrize("name", ["led", "pegasus_x", "switch_transformers", "t5gemma", "t5gemma2"])
+def test_what_decoders_do_beside(name: str) -> None:
+    """Windows of encoders, positions that are counted, experts, parts that have a config of their own, and keys of
+    cross attention among a layer's own."""
+    assert tried(tiny(name)).way is Way.SINGLE
+
+
 def test_wrong_logits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cross attention that sees a position less than there are."""
     own = EncoderDecoder._rows
