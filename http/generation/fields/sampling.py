@@ -115,10 +115,10 @@ def with_own_seeds(encoded: list[bytes], prompts: int) -> list[bytes]:
 
 def _reseeded(generation: Generation, ahead: int) -> Generation:
     seed = (generation.sampling.seed + ahead) & UINT64
-def with_hidden_states(params: bytes) -> bytes:
     return msgspec.structs.replace(generation, sampling=msgspec.structs.replace(generation.sampling, seed=seed))
 
 
+def with_hidden_states(params: bytes) -> bytes:
     """Of an encoded Generation the one that is told them, too."""
     generation = msgspec.msgpack.decode(params, type=Generation)
     sampling = msgspec.structs.replace(generation.sampling, hidden_states=True)
