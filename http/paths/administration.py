@@ -101,7 +101,8 @@ class AbortRequests(msgspec.Struct):
 
 NO_TRANSFER = (  # of weights from memory to memory, by other servers' names
     *("/init_weights_update_group", "/init_weight_transfer_engine", "/update_weights_from_distributed"),
-    *("/update_weights_from_tensor", "/destroy_weights_update_group"),
+    *("/update_weights_from_tensor", "/destroy_weights_update_group", "/shutdown_weight_transfer_engine"),
+    *("/start_weight_update", "/start_draft_weight_update", "/finish_weight_update"),
 )
 ADMINISTRATION: tuple[Route, ...] = (
     Route(

@@ -6,8 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from actorserve.actors.model.encoder_decoder.spec import SpeechSpec
 from actorserve.http.errors import ApiError
-from actorserve.http.speech.prepare import LEAST_HELD, LISTS, MOST_HELD, HeldSounds, read_form
+from actorserve.http.speech.prepare import LEAST_HELD, LISTS, MOST_HELD, TRANSCRIBE, HeldSounds, check, read_form
 
 
 def test_sounds_are_held_up_to_a_bound_and_let_go_of() -> None:
@@ -40,3 +41,21 @@ def test_one_of_several_languages_is_the_language() -> None:
 def test_an_empty_field_of_a_list_says_nothing(name: str) -> None:
     read = read_form({"file": [b"a"], name: [b""]})
     assert getattr(read, name) == [] and read.language is None
+
+
+@pytest.mark.parametrize(
+    ("name", "asks", "nothing"),
+    [
+        ("use_beam_search", b"true", b"false"),
+        ("n", b"2", b"1"),
+        ("watermarking", b"true", b"False"),
+        ("vllm_xargs", b'{"a": 1}', b"{}"),
+        ("hotwords", b"Ada", b""),
+    ],
+)
+def test_what_is_not_built_is_refused_by_its_name(name: str, asks: bytes, nothing: bytes) -> None:
+    spec = SpeechSpec(languages={}, tasks={}, end=1, no_timestamps=2, mels=80, frames=3000)
+    check(read_form({"file": [b"a"], name: [nothing]}), spec, TRANSCRIBE)
+    with pytest.raises(ApiError, match=f"{name} is not supported") as refused:
+        check(read_form({"file": [b"a"], name: [asks]}), spec, TRANSCRIBE)
+    assert (refused.value.status, refused.value.param) == (400, name)
