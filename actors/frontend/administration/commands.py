@@ -104,6 +104,9 @@ class Administration:
         if len(self._context.system.models) > 1:
             raise bad_request("path: other weights are not loaded where there are several models (--also).", "path")
         config, model = self._context.config, self._context.model
+        if config.nnodes > 1:
+            text = "path: other weights are not loaded by a pipeline on several machines (--nnodes)."
+            raise bad_request(f"{text} Start it with them.", "path")
         try:
             folder = await asyncio.to_thread(find_weights, config, model, path)
         except ConfigError as error:

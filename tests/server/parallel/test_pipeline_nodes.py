@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 
-from tests.support.client import free_port
+from tests.support.client import WAIT_S, free_port
 from tests.support.server import LAUNCH, Server
 
 from .namespaces import Network, ip
@@ -86,6 +87,37 @@ def test_a_death_on_the_other_machine_changes_no_answer(
     remote_worker(other)
     taken = re.findall(r"(\d+) of their (\d+) tokens of KV and \d+ cached blocks are taken over", server.output)
     assert 0 < int(taken[-1][0]) <= int(taken[-1][1])
+
+
+def test_all_machines_sleep_and_wake(tmp_path: Path) -> None:
+    """Also where one has gone, and comes back in the sleep. Other weights, and calls of workers, are not for them."""
+    options = node_options(tmp_path, free_port(NODE_PORTS))
+    with (
+        Server(*options, "--headless", "--node-rank", "1", wait=False) as other,
+        Server(*options, "--admin-api-key", "key") as server,
+        httpx.Client(base_url=server.base_url, timeout=WAIT_S, headers={"Authorization": "Bearer key"}) as client,
+    ):
+
+        def complete() -> str:
+            body = {"prompt": "What is the capital of France?", "max_tokens": 20, "temperature": 0}
+            return str(client.post("/v1/completions", json=body).json()["choices"][0]["text"])
+
+        before = complete()
+        other.stop()
+        server.wait_for("waiting for node 1", since_start=True)
+        assert client.post("/sleep").status_code == 200
+        with Server(*options, "--headless", "--node-rank", "1", wait=False) as back:
+            assert client.post("/wake_up").status_code == 200
+            assert complete() == before
+            assert client.post("/sleep").status_code == 200
+            back.wait_for("worker-pp0 waits for node 0", since_start=True)
+            assert client.post("/wake_up").status_code == 200
+            assert complete() == before
+            for path, body in (("/update_weights", {"path": ""}), ("/collective_rpc", {"method": "num_threads"})):
+                refused = client.post(path, json=body)
+                assert refused.status_code == 400 and "--nnodes" in refused.json()["error"]["message"]
+            assert complete() == before
+            server.stop()
 
 
 def test_who_has_another_secret_or_model_is_refused_by_name(nodes: tuple[Server, Server], tmp_path: Path) -> None:

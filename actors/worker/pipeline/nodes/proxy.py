@@ -3,6 +3,8 @@
 It reads the plan ring as any worker does, and is one of the group: if the connection ends, it dies, and all of the
 group are started again; if another of the group dies, it is killed, the connection ends, and the other machine ends its
 worker, and starts the next one when the next proxy is there. So nothing else need be told of deaths.
+
+While the engine sleeps it is parked as any worker: nobody is let in, so that there is no worker on the other machine.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 import threading
 
 import numpy as np
@@ -41,10 +44,13 @@ from ....protocol.sockets.node_wire import (
     send,
 )
 from ....protocol.step import NewRow, Step
-from ....runtime.process import Actor, Context, run
+from ....protocol.topics.administration import CallMethod, MethodCalled
+from ....runtime.process import RENEW, Actor, Context, run
+from ...parked import ParkedWorker, sleep_word
 
 LOOK_S = 0.5  # between two looks whether it is to end, while nobody is there
 PROVE_S = 10.0  # what the other side gets for its part of the handshake
+NOT_CALLED = "method: workers on other machines (--nnodes) are told of steps alone, so that none is called"
 
 
 class ProxyActor(Actor):
@@ -60,6 +66,10 @@ class ProxyActor(Actor):
     def handle(self, message: ToWorker) -> None:
         if isinstance(message, Step):
             send(self._connection, Planned(message, list(map(self._tokens_of, message.new_rows))))
+        elif isinstance(message, CallMethod):
+            spec = self._context.spec
+            scheduler = self._context.system.scheduler_of(spec.engine)
+            self._context.post(scheduler, MethodCalled(message.call, spec.index, problem=NOT_CALLED))
 
     def _tokens_of(self, new: NewRow) -> bytes:
         """What the worker reads of a row's log."""
@@ -86,10 +96,14 @@ class ProxyActor(Actor):
 
 def main(context: Context) -> None:
     """Wait for the worker's machine, then send on until told to stop."""
+    if sleep_word(context).state.is_parked:
+        run(ParkedWorker(context), context)
+        return
     connection = _accept(context)
     if connection is None:
         return
     while not context.stopping:  # until it has loaded its part
+        _look_at_sleep(context)
         try:
             connection.settimeout(LOOK_S)
             if read_bytes(connection, 1) != READY:
@@ -102,6 +116,12 @@ def main(context: Context) -> None:
     run(ProxyActor(context, connection), context)
 
 
+def _look_at_sleep(context: Context) -> None:
+    """Nobody else of the group may be there to end, and let all of it be parked."""
+    if sleep_word(context).state.is_parked:
+        sys.exit(RENEW)
+
+
 def _accept(context: Context) -> socket.socket | None:
     """The connection of one that knows the secret and has the same model and options; None if told to stop."""
     config, log = context.config, context.log
@@ -112,6 +132,7 @@ def _accept(context: Context) -> socket.socket | None:
         listener.settimeout(LOOK_S)
         log.info("waiting for node %d at %s:%d", config.node_of(context.spec.index), config.master_addr, port)
         while not context.stopping:
+            _look_at_sleep(context)
             try:
                 connection, (host, *_) = listener.accept()
             except TimeoutError:
