@@ -5,7 +5,8 @@ Four ways, of which the first is taken that gives what each text alone gives, tr
 - divided: they are so, too, and the model's own attention is called for each text (divided.py);
 - padded: texts of like lengths side by side with transformers' own attention and masks;
 - alone: one text a forward pass.
-A head (labels' scores) sees one text's hidden states at a time, whichever way they were made.
+A head (labels' scores) sees the hidden states of texts of like lengths side by side, where it gives the same then, else
+of one text at a time, whichever way they were made.
 
 What a step is given is put together on the host, and sent where the model is; of a GPU nothing waits for that.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
@@ -29,6 +32,8 @@ from ..transfer import sent
 from .divided import Divided, by_length, rows_of
 from .flat import FlatAttention, for_longest, with_distances
 from .grouped import GroupedAttention
+
+log = logging.getLogger("worker")
 
 TRIED = (7, 12, 3, 1, 30, 27, 11)  # tokens of the texts with which ways are tried; some are padded together
 TOLERANCE = 1e-4  # of the deviation of what is compared
@@ -57,6 +62,7 @@ class Encoder:
         self.model, self.base = model, model.base_model if classifies else model
         self.padding: int | None = None  # if the first position is what follows this id, which has no place itself
         self.way = Way.ALONE
+        self.scores_together = False  # whether the head takes several texts
         found: Any = self.base  # it looks at numbers of the device in each pass:
         found.warn_if_padding_and_no_attention_mask = lambda *given: None
         self._own = str(model.config._attn_implementation)
@@ -154,12 +160,21 @@ class Encoder:
 
     # --- scores of labels ------------------------------------------------------------------------------------------
 
-    def scores(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Of a text's hidden states: [labels], or [tokens, labels] of a head that classifies tokens."""
-        given = {"input_ids": ids[None], "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
-        with self._answered(hidden[None]):
-            out = self.model(**self._sent(given))
-        made: Tensor = out.logits[0]
+    def scores(self, hidden: Sequence[Tensor], ids: Sequence[Tensor]) -> list[Tensor]:
+        """Of each text's hidden states: [labels], or [tokens, labels] of a head that classifies tokens."""
+        sizes = [len(one) for one in ids]
+        found: dict[int, Tensor] = {}
+        for group in by_length(sizes) if self.scores_together else [[index] for index in range(len(sizes))]:
+            made = self._scores([hidden[index] for index in group], [ids[index] for index in group])
+            found |= zip(group, made, strict=True)
+        return [found[index][:size] if found[index].dim() == 2 else found[index] for index, size in enumerate(sizes)]
+
+    def _scores(self, hidden: list[Tensor], ids: list[Tensor]) -> Tensor:
+        """Of texts side by side."""
+        masks = [torch.ones_like(one) for one in ids]
+        given = {"input_ids": _filled(ids, self._pad), "attention_mask": _filled(masks, 0)}
+        with self._answered(_filled(hidden, 0)):
+            made: Tensor = self.model(**self._sent(given)).logits
         return made
 
     @contextmanager
@@ -213,16 +228,22 @@ class Encoder:
         return sorted({self._pad, *([] if own is None else [int(own)])}) if self._positions else []
 
     def check_scores(self, longest: int) -> None:
-        """Unfit if the head gives something else of hidden states than in its own forward pass."""
-        for text in tried(self.model, longest):
-            given = {"input_ids": text.ids[None], "attention_mask": torch.ones(1, len(text.ids), dtype=torch.long)}
-            way = self.way
-            self.use(Way.ALONE)
-            expected = self.model(**given).logits[0]
-            found = self.scores(self._alone(text), text.ids)
-            self.use(way)
-            if not torch.allclose(found, expected, rtol=1e-4, atol=1e-5):
-                raise Unfit("has a head that looks at more than hidden states")
+        """See whether the head takes several texts. Unfit if it gives something else of hidden states than in its own
+        forward pass."""
+        texts, way = tried(self.model, longest), self.way
+        ids = [text.ids for text in texts]
+        self.use(Way.ALONE)
+        expected = [self.model(input_ids=own[None], attention_mask=torch.ones_like(own)[None]).logits[0] for own in ids]
+        hidden = [self._alone(text) for text in texts]
+        self.use(way)
+        if not _are_close(self.scores(hidden, ids), expected):
+            raise Unfit("has a head that looks at more than hidden states")
+        self.scores_together = True
+        try:
+            self.scores_together = _are_close(self.scores(hidden, ids), expected)
+        except Exception as error:  # it fails as it likes of several
+            self.scores_together = False
+            log.info("labels are scored text by text: %r", error)
 
 
 def _summary(base: Any, hidden: Tensor) -> Tensor | None:
@@ -242,6 +263,15 @@ def _no_cache(base: nn.Module) -> dict[str, bool]:
     """Decoders keep nothing, either."""
     parameters = inspect.signature(base.forward).parameters
     return {"use_cache": False} if "use_cache" in parameters else {}
+
+
+def _filled(parts: Sequence[Tensor], value: float) -> Tensor:
+    """Side by side, as long as the longest."""
+    return pad_sequence(list(parts), batch_first=True, padding_value=value)
+
+
+def _are_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    return all(torch.allclose(*both, rtol=1e-4, atol=1e-5) for both in zip(found, expected, strict=True))
 
 
 def lengths(texts: Sequence[Text]) -> list[int]:

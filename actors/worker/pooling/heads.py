@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,11 +98,14 @@ def _id(token: str, info: ModelInfo) -> int:
 def _head(given: list[Layer], device: torch.device) -> Head:
     layers = [Layer(weight.to(device), None if bias is None else bias.to(device), relu) for weight, bias, relu in given]
 
-    def scores(hidden: Tensor, ids: Tensor) -> Tensor:
-        made = hidden.float()
-        for weight, bias, relu in layers:
-            made = functional.linear(made, weight, bias)
-            made = made.relu() if relu else made
-        return made
+    def scores(hidden: Sequence[Tensor], ids: Sequence[Tensor]) -> list[Tensor]:
+        return [_through(layers, one.float()) for one in hidden]
 
     return scores
+
+
+def _through(layers: list[Layer], made: Tensor) -> Tensor:
+    for weight, bias, relu in layers:
+        made = functional.linear(made, weight, bias)
+        made = made.relu() if relu else made
+    return made

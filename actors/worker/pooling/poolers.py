@@ -16,7 +16,9 @@ from ...options.config import ConfigError
 from ...protocol.request import BY_TOKEN, CLASSIFY, NORMALIZE, SIGMOID, SOFTMAX, TOKEN_CLASSIFY, Pooling
 from ..transfer import sent
 
-Head = Callable[[Tensor, Tensor], Tensor]  # hidden states [tokens, hidden] and ids: scores of labels, of each token too
+# Of texts' hidden states [tokens, hidden] and ids: of each text scores of labels, or [tokens, labels].
+Head = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
+SCORED = CLASSIFY, TOKEN_CLASSIFY
 DENSE_WEIGHT, DENSE_BIAS = "linear.weight", "linear.bias"
 CPU = torch.device("cpu")
 
@@ -64,26 +66,50 @@ class Pooler:
         self.head = head
         self.dense = [load_dense(one, device) for one in spec.dense]
 
-    def __call__(self, hidden: Tensor, ids: Tensor, wanted: Pooling) -> Tensor:
-        """float32 [rows, numbers], of the hidden states [tokens, hidden] of all of a prompt's `ids`, on the host.
+    def __call__(self, hidden: Sequence[Tensor], ids: Sequence[Tensor], wanted: Sequence[Pooling]) -> list[Tensor]:
+        """float32 [rows, numbers] of each prompt, of the hidden states [tokens, hidden] of all of its `ids`, which are
+        on the host. For the vector of the last token that one's is enough.
 
-        For the vector of the last token that one's is enough.
+        Vectors and labels of prompts that want the same are made together: of short ones a GPU would take longer to be
+        told of each than to compute it.
         """
-        if wanted.task in (CLASSIFY, TOKEN_CLASSIFY):
-            assert self.head is not None
-            if self.spec.base and wanted.task == CLASSIFY:  # of a decoder: one vector, by whatever method
-                hidden = pooled(hidden.float(), self.spec.methods)[None].to(hidden.dtype)
-            made = self.head(hidden, ids).float()
-            made = made if wanted.task in BY_TOKEN else made.view(1, -1)
-            if wanted.task in BY_TOKEN and self.spec.step_tag >= 0:
-                made = made[sent(torch.nonzero(ids == self.spec.step_tag)[:, 0], made.device)]
-        else:
-            made = hidden.float() if wanted.task in BY_TOKEN else pooled(hidden.float(), self.spec.methods)[None]
-            for dense in self.dense:
-                made = dense(made)
-            if wanted.dimensions:
-                made = made[:, : wanted.dimensions]
-        return activated(made, wanted.activation)
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for index, one in enumerate(wanted):
+            alone = index if one.task in BY_TOKEN else -1
+            alike.setdefault((one.task, one.dimensions, one.activation, alone), []).append(index)
+        found: dict[int, Tensor] = {}
+        for group in alike.values():
+            own = wanted[group[0]]
+            states, tokens = [hidden[index] for index in group], [ids[index] for index in group]
+            numbers = self._scores(states, tokens, own) if own.task in SCORED else self._vectors(states, own)
+            made = activated(numbers, own.activation)
+            found |= zip(group, [made] if own.task in BY_TOKEN else made.split(1), strict=True)
+        return [found[index] for index in range(len(wanted))]
+
+    def _scores(self, hidden: list[Tensor], ids: list[Tensor], wanted: Pooling) -> Tensor:
+        """Of labels: a row for each prompt, or for each token of one."""
+        assert self.head is not None
+        if wanted.task in BY_TOKEN:
+            made = self.head(hidden, ids)[0].float()
+            if self.spec.step_tag < 0:
+                return made
+            return made[sent(torch.nonzero(ids[0] == self.spec.step_tag)[:, 0], made.device)]
+        if self.spec.base:  # of a decoder: one vector, by whatever method
+            return self.head([self._pooled(hidden).to(hidden[0].dtype)], ids[:1])[0].float()
+        return torch.stack([scores.view(-1) for scores in self.head(hidden, ids)]).float()
+
+    def _vectors(self, hidden: list[Tensor], wanted: Pooling) -> Tensor:
+        """A row for each prompt, or for each token of one."""
+        made = hidden[0].float() if wanted.task in BY_TOKEN else self._pooled(hidden)
+        for dense in self.dense:
+            made = dense(made)
+        return made[:, : wanted.dimensions] if wanted.dimensions else made
+
+    def _pooled(self, hidden: list[Tensor]) -> Tensor:
+        """A vector of each prompt, float32 [prompts, hidden]."""
+        if not PICKED.issuperset(self.spec.methods):
+            hidden = [one.float() for one in hidden]
+        return torch.stack([pooled(one, self.spec.methods) for one in hidden]).float()
 
 
 def activated(x: Tensor, activation: str) -> Tensor:
@@ -111,6 +137,7 @@ def _weighted_mean(hidden: Tensor) -> Tensor:
     return (hidden * weights[:, None]).sum(0) / weights.sum()
 
 
+PICKED = {CLS, LAST}  # one token's, as it is
 METHODS: dict[str, Callable[[Any], Tensor]] = {
     CLS: lambda hidden: hidden[0],
     LAST: lambda hidden: hidden[-1],

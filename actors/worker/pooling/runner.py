@@ -54,8 +54,8 @@ class PoolingWriter:
     def write(self, rows: Sequence[PooledRow], hidden: Sequence[Tensor]) -> None:
         """`hidden`: of each row's tokens, or of the last one where that is enough; what a GPU has made comes by one
         copy."""
-        given = zip(rows, hidden, strict=True)
-        made = [self._pooler(states, row.ids[-len(states) :], row.wanted) for row, states in given]
+        ids = [row.ids[-len(states) :] for row, states in zip(rows, hidden, strict=True)]
+        made = self._pooler(hidden, ids, [row.wanted for row in rows])
         for row, numbers in zip(rows, _on_host(made), strict=True):
             count, columns = numbers.shape
             self._vectors.write(row.ref, count, columns, numbers.contiguous().numpy().tobytes())

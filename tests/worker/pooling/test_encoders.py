@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import logging
+from functools import wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -101,13 +103,41 @@ def test_a_bias_by_distance_is_no_longer_than_a_text(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     "family", ["bert", "roberta", "distilbert", "deberta-v2", "modernbert", *slow("albert", "electra")]
 )
-def test_a_head_sees_one_text_at_a_time(family: str, tmp_path: Path) -> None:
-    """Pairs too, whose texts are told apart where the model does that."""
+def test_a_head_sees_texts_side_by_side(family: str, tmp_path: Path) -> None:
+    """Those of like lengths; pairs too, whose texts are told apart where the model does that."""
     write_model(family, tmp_path, "SequenceClassification")
     with torch.inference_mode():
         model = load(tmp_path)
         texts = [text(tmp_path, *pair) for pair in PAIRS]
-        found = [model.scores(states, own.ids) for states, own in zip(model.hidden(texts), texts, strict=True)]
+        states, ids = model.hidden(texts), [own.ids for own in texts]
+        with patch.object(model.model, "forward", wraps=model.model.forward) as asked:
+            found = model.scores(states, ids)
+        assert asked.call_count == len(by_length([len(one) for one in ids])) < len(ids)
+    for mine, theirs in zip(found, logits(tmp_path, "SequenceClassification", PAIRS), strict=True):
+        assert np.abs(mine.numpy() - theirs).max() < 1e-4
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_head_that_other_texts_change_sees_one_at_a_time(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model("bert", tmp_path, "SequenceClassification")
+    own = transformers.BertForSequenceClassification.forward
+
+    @wraps(own)
+    def forward(self: Any, input_ids: Any, **given: Any) -> Any:
+        out = own(self, input_ids, **given)
+        if fails and len(input_ids) > 1:
+            raise ValueError("one at a time")
+        out.logits += len(input_ids)
+        return out
+
+    monkeypatch.setattr(transformers.BertForSequenceClassification, "forward", forward)
+    with torch.inference_mode():
+        model = load(tmp_path)
+        texts = [text(tmp_path, *pair) for pair in PAIRS]
+        found = model.scores(model.hidden(texts), [own.ids for own in texts])
+    assert not model.scores_together
     for mine, theirs in zip(found, logits(tmp_path, "SequenceClassification", PAIRS), strict=True):
         assert np.abs(mine.numpy() - theirs).max() < 1e-4
 
@@ -116,11 +146,11 @@ def test_a_head_of_tokens(tmp_path: Path) -> None:
     write_model("bert", tmp_path, "TokenClassification")
     with torch.inference_mode():
         model = load(tmp_path)
-        own = text(tmp_path, SENTENCES[0])
-        found = model.scores(model.hidden([own])[0], own.ids)
-    (theirs,) = logits(tmp_path, "TokenClassification", [(SENTENCES[0], None)])
-    assert tuple(found.shape) == theirs.shape
-    assert np.abs(found.numpy() - theirs).max() < 1e-4
+        texts = [text(tmp_path, *pair) for pair in PAIRS]
+        found = model.scores(model.hidden(texts), [own.ids for own in texts])
+    for mine, theirs in zip(found, logits(tmp_path, "TokenClassification", PAIRS), strict=True):
+        assert tuple(mine.shape) == theirs.shape
+        assert np.abs(mine.numpy() - theirs).max() < 1e-4
 
 
 OWN_CODE = """
@@ -225,7 +255,7 @@ def test_gte_as_it_is_published(head: str, tmp_path: Path) -> None:
         model = load(tmp_path)
         own = [text(tmp_path, *pair) for pair in PAIRS]
         found = model.hidden(own)
-        scores = [model.scores(states, one.ids) for states, one in zip(found, own, strict=True)] if head else []
+        scores = model.scores(found, [one.ids for one in own]) if head else []
         shape: Any = copy.deepcopy(model.model.config)
         shape._attn_implementation = "eager"
         reference = transformers.GteModel(shape, add_pooling_layer=bool(head)).eval()

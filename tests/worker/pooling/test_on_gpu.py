@@ -87,8 +87,7 @@ def test_scores_of_labels(head: str, tmp_path: Path, device: PretendedDevice) ->
         expected = logits(tmp_path, head, PAIRS)
         texts = [text(tmp_path, *pair) for pair in PAIRS]
     model = on_device(tmp_path)
-    for states, own, theirs in zip(model.hidden(texts), texts, expected, strict=True):
-        found = model.scores(states, own.ids)
+    for found, theirs in zip(model.scores(model.hidden(texts), [own.ids for own in texts]), expected, strict=True):
         assert isinstance(found, OnDevice) and np.abs(found.cpu().numpy() - theirs).max() < 1e-4
 
 
@@ -103,8 +102,9 @@ def test_a_step_waits_for_nothing_until_its_numbers_are_wanted(
     spec = spec_of(methods=["mean"])
     with device.hurrying():
         states = [torch.zeros(len(one.ids), 32, device=DEVICE) for one in texts]
-        for one, own in zip(states, texts, strict=True):
-            assert isinstance(Pooler(spec, None, DEVICE)(one, own.ids, Pooling(EMBED, activation=NORMALIZE)), OnDevice)
+        wanted = [Pooling(EMBED, activation=NORMALIZE)] * len(texts)
+        for made in Pooler(spec, None, DEVICE)(states, [own.ids for own in texts], wanted):
+            assert isinstance(made, OnDevice)
         GroupedAttention([len(one.ids) for one in texts], DEVICE)
     looks: list[str] = []
     monkeypatch.setattr(device, "_looked_at", looks.append)
@@ -128,14 +128,16 @@ def test_what_pools_is_where_hidden_states_are(device: PretendedDevice, monkeypa
     asked: list[tuple[PoolingSpec, Pooling, Any]] = [
         (spec_of(methods=[method], dense=[dense]), Pooling(EMBED, activation=NORMALIZE), None) for method in METHODS
     ]
-    judge = lambda hidden, ids: hidden[:, :3]  # noqa: E731
+    judge = lambda hidden, ids: [one[:, :3] for one in hidden]  # noqa: E731
     stepped = spec_of(step_tag=9, labels=["a", "b", "c"])
     asked.append((stepped, Pooling(TOKEN_CLASSIFY, activation=SOFTMAX), judge))
-    asked.append((spec_of(base="X", labels=["a"]), Pooling(CLASSIFY), lambda hidden, ids: hidden[:, :1]))
+    asked.append(
+        (spec_of(base="X", labels=["a"]), Pooling(CLASSIFY), lambda hidden, ids: [one[:, :1] for one in hidden])
+    )
     for spec, wanted, head in asked:
         with on_the_host():
-            expected = Pooler(spec, head)(states, ids, wanted)
-        found = Pooler(spec, head, DEVICE)(states.to(DEVICE), ids, wanted)
+            (expected,) = Pooler(spec, head)([states], [ids], [wanted])
+        (found,) = Pooler(spec, head, DEVICE)([states.to(DEVICE)], [ids], [wanted])
         assert isinstance(found, OnDevice) and torch.allclose(found.cpu(), expected)
 
 
