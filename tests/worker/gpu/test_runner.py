@@ -203,7 +203,7 @@ def test_what_a_step_of_decoding_asks_of_torch(checkpoints: Folders) -> None:
     """Beside its graphs two copies, of its numbers and its tokens: views of parts would take longer than its plan."""
     runner = make_gpu_runner(config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16))
     for kind in runner._graphs().values():
-        kind._graphs = dict.fromkeys(kind.sizes, RecordedGraph())
+        kind._graphs = dict.fromkeys(kind.sizes, RecordedGraph())  # type: ignore[arg-type]
     new = [NewRow.make(row, make_ref(1, row), 10, 10, 9, [row], Sampling(0)) for row in range(3)]
     with torch.inference_mode():
         runner.run(Step.make(1, 1, new, range(3), [1] * 3))
