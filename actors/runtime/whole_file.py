@@ -8,5 +8,9 @@ from pathlib import Path
 def write_whole(path: Path, content: bytes) -> None:
     """OSError says why that cannot be."""
     beside = path.with_suffix(".writing")
-    beside.write_bytes(content)
-    beside.rename(path)
+    try:
+        beside.write_bytes(content)
+        beside.rename(path)
+    except OSError:  # a full folder keeps what it has room for
+        beside.unlink(missing_ok=True)
+        raise

@@ -57,7 +57,11 @@ class Profiles:
             for spec in actors
             if board.snapshot(spec.position).started_ns > began
         }
-        return await asyncio.to_thread(_join, folder, began, list(wanted), replaced)
+        try:
+            return await asyncio.to_thread(_join, folder, began, list(wanted), replaced)
+        except OSError as error:
+            text = f"The profile cannot be written to {folder} (--profile-dir): {error.strerror}."
+            raise ApiError(503, text) from None
 
     @property
     def _names(self) -> list[str]:
