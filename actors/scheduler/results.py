@@ -108,6 +108,8 @@ class Results:
         alive = planner.confirm(planned, drawn.counts)
         still = alive[planned.samples]
         self._append_late(planned, drawn, still)
+        if drawn.speculated:
+            self._count_drafts(batch, planned.rows[planned.samples][still], drawn.drafted[still], drawn.counts[still])
         done_rows = self._append(batch, planned.rows[planned.samples][still], *drawn.some(still))
         self._stats.stepped(computed, self._pools)
         planner.prefix.offer(batch, planned.rows[alive])  # a token in no log is sampled again: not to be cached before
@@ -181,6 +183,11 @@ class Results:
             rows, on = len(planned.rows), planned.drafts_on
             self._speculation.observe(rows, on, drawn.counts, drawn.drafted, seconds)
         return tokens
+
+    def _count_drafts(self, batch: RunningBatch, rows: Ints, drafted: Ints, counts: Ints) -> None:
+        """Of each row: tokens beside its next one that no draft stood for are no drafts."""
+        accepted = np.where(drafted > 0, counts - 1, 0)
+        self._stats.drafted(batch.slot[rows], batch.generation[rows], drafted, accepted)
 
     def _append(self, batch: RunningBatch, rows: Ints, tokens: Tokens, counts: Ints) -> list[tuple[int, int]]:
         """Append `counts` tokens to each running row's log; returns the rows that may be done, and their last ones."""

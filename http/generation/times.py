@@ -19,6 +19,8 @@ class JobTimes:
     last_token: int = 0
     preemptions: int = 0
     deaths: int = 0  # of schedulers and workers that it has survived
+    drafted: int = 0  # tokens, of all choices
+    accepted: int = 0  # of these
 
     @property
     def before(self) -> int:

@@ -13,10 +13,12 @@ MS = 1_000_000  # ns
 def timings_of(times: JobTimes, prompt: int, cached: int, told: int) -> dict[str, Any]:
     """`prompt`: its tokens, of which so many were `cached`; `told`: those of the answer."""
     computed = prompt - cached
+    drafts = {"draft_n": times.drafted, "draft_n_accepted": times.accepted} if times.drafted else {}
     return {
         "cache_n": cached,
         **_rate("prompt", computed, times.prefill, computed),
         **_rate("predicted", told, times.decode, max(0, told - 1)),
+        **drafts,
     }
 
 

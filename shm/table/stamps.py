@@ -7,6 +7,7 @@ So nothing has to be reset when a slot is opened, and no line gets a second writ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -49,6 +50,15 @@ def setbacks(word: int, generation: int) -> tuple[int, int]:
     if word >> 32 != generation:
         return 0, 0
     return word & MOST_SETBACKS, word >> SETBACK_BITS & MOST_SETBACKS
+
+
+def drafts(words: Sequence[int]) -> tuple[int, int]:
+    """(tokens that were drafted, those accepted) in this use of a slot, by its control words. Of a step that a dead
+    scheduler had half appended they are counted twice.
+    """
+    counts = (words[layout.DRAFTED], words[layout.ACCEPTED])
+    drafted, accepted = (word & LOW32 if word >> 32 == words[layout.GENERATION] else 0 for word in counts)
+    return drafted, accepted
 
 
 class Stamps:

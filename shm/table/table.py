@@ -4,7 +4,7 @@ Messages are hints, this is the truth. Every word has one writer; a slot's contr
     line 0  frontend      generation | cancel | model | params length | arrival, first told, end told (ns) | seed
     line 1  renderer      limit | hashed | rendition length | engine, then prompt | render begun, rendered (ns)
     line 2  scheduler     cached | tokens, then finish | admitted, scheduled, first token, last token (ns) | setbacks
-    line 3  detokenizer   text | stop; and the scheduler's load, for which there is no room in line 2
+    line 3  detokenizer   text | stop; and of the scheduler, whose line 2 is full: load | drafted, accepted
 A cursor is `generation << 32 | value` in one word, so that it is read and written whole together with the generation
 that it speaks of; whoever asks for another generation finds nothing there. Order of stores: data before the cursor that
 publishes it, the tokens cursor before `finish`; a reader loads the cursor first, `finish` before the tokens cursor.

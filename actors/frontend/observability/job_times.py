@@ -18,7 +18,7 @@ from actorserve.shm.table.layout import (
     SCHEDULED,
     SETBACKS,
 )
-from actorserve.shm.table.stamps import Stamps, setbacks
+from actorserve.shm.table.stamps import Stamps, drafts, setbacks
 
 FIRST = (
     ("render_begun", RENDER_BEGUN),
@@ -41,6 +41,9 @@ def read_times(job: Job, stamps: Stamps) -> JobTimes:
         preemptions, deaths = setbacks(words[SETBACKS], words[GENERATION])
         times.preemptions += preemptions
         times.deaths = max(times.deaths, deaths)
+        drafted, accepted = drafts(words)
+        times.drafted += drafted
+        times.accepted += accepted
     times.arrival = min(words[ARRIVAL] for words in known)
     for name, word in FIRST:
         setattr(times, name, min((words[word] for words in known if words[word] >= words[ARRIVAL]), default=0))

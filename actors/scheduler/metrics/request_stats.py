@@ -14,8 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from actorserve.shm.histogram import Histogram
+from actorserve.shm.layout import LOW32
 from actorserve.shm.segment import Segment
-from actorserve.shm.table.layout import ARRIVAL
+from actorserve.shm.table.layout import ACCEPTED, ARRIVAL, DRAFTED
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import RequestTable
 
@@ -52,6 +53,7 @@ class RequestStats:
         control = table.as_numpy().control.view(np.int64)
         self._arrivals, self._firsts = control[:, ARRIVAL], control[:, Stamp.FIRST_TOKEN]
         self._lasts = control[:, Stamp.LAST_TOKEN]
+        self._drafts = control[:, DRAFTED : ACCEPTED + 1]
         self._begun = 0  # sequences whose first token the step has brought
         self.ends: Counter[int] = Counter()
         self.survived_scheduler = self.survived_worker = 0
@@ -112,6 +114,13 @@ class RequestStats:
         self._lasts[slots] = now
         self._between.observe(now - before, len(slots))
         return now
+
+    def drafted(self, slots: Ints, generations: Ints, drafted: Ints, accepted: Ints) -> None:
+        """These slots had so many drafts in a step, of which so many were accepted."""
+        uses = generations[:, None] << 32
+        before = self._drafts[slots]
+        before = np.where(before & ~LOW32 == uses, before, uses)
+        self._drafts[slots] = before + np.stack([drafted, accepted], axis=1)
 
     def survived(self, running: list[Sequence]) -> None:
         """The worker has died, and these go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
@@ -11,7 +12,7 @@ from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.actors.telemetry.histograms import histograms_bytes, open_histograms, scheduler_histograms
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.segment import Segment
-from actorserve.shm.table.stamps import Life, Stamp, Stamps
+from actorserve.shm.table.stamps import Life, Stamp, Stamps, drafts
 
 from ..engine_model import END, MAX_TOKENS, Bench, prompt_of
 
@@ -103,6 +104,28 @@ def test_how_they_end() -> None:
     assert counting.bench.scheduler.stats.ends == {Finish.LENGTH: 1, Finish.ABORT: 1, Finish.REJECTED: 1}
     assert counting.total("vllm:request_generation_tokens") == 2, "who was not admitted has no length"
     assert counting.total("vllm:request_queue_time_seconds") == 1 and not counting.life(refused).at
+
+
+def test_drafts_are_counted_with_their_sequence() -> None:
+    counting = Counting(drafts=3)
+    refs = [counting.bench.submit(prompt_of(9, n), 30, ignore_eos=True) for n in range(3)]
+    counting.bench.run()
+    found = [drafts(counting.stamps.words(ref)) for ref in refs]
+    worker = counting.bench.worker
+    assert all(0 < accepted < drafted for drafted, accepted in found)
+    assert sum(accepted for _, accepted in found) <= worker.accepted
+    assert sum(drafted for drafted, _ in found) <= worker.accepted + worker.rejected
+
+
+def test_drafts_of_a_new_use_are_counted_anew() -> None:
+    counting = Counting()
+    slots, table = np.array([0, 2]), counting.bench.table
+    for _ in range(2):
+        refs = [table.open_slot(slot, b"", 1000) for slot in slots.tolist()]
+        uses = np.array([ref >> 32 for ref in refs])
+        counting.bench.scheduler.stats.drafted(slots, uses, np.array([5, 0]), np.array([2, 0]))
+        counting.bench.scheduler.stats.drafted(slots, uses, np.array([4, 1]), np.array([4, 0]))
+        assert [drafts(counting.stamps.words(ref)) for ref in refs] == [(9, 6), (1, 0)]
 
 
 def test_preemption_is_counted_with_its_sequence() -> None:

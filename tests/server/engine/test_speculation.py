@@ -185,6 +185,18 @@ def test_what_a_grammar_forces_takes_no_steps(server: Server) -> None:
     assert after[Gauge.DRAFTS] == before[Gauge.DRAFTS]
 
 
+def test_an_answer_tells_how_many_of_its_drafts_were_accepted(server: Server) -> None:
+    body, told = {"prompt": PROMPT, "n_predict": 40, "temperature": 0}, dict[str, float]()
+    with http_client(server) as client:
+
+        def accepted() -> float:
+            told.update(client.post("/completion", json=body).json()["timings"])
+            return told.get("draft_n_accepted", 0)
+
+        until(accepted)  # beside busy neighbours few are drafted
+    assert 0 < told["draft_n_accepted"] <= told["draft_n"] and told["draft_n_accepted"] < told["predicted_n"]
+
+
 def test_why_tells_the_share_that_was_accepted(server: Server) -> None:
     body = {"prompt": "One, two, one, two, one, two,", "max_tokens": 40, "temperature": 0}
     with http_client(server) as client:

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.shm.table.layout import CANCEL, CONTROL_WORDS, FINISH, GENERATION, PROMPT, STOP, TEXT, TOKENS
-from actorserve.shm.table.stamps import MOST_SETBACKS, Life, Stamp, Stamps
+from actorserve.shm.table.layout import (
+    ACCEPTED,
+    CANCEL,
+    CONTROL_WORDS,
+    DRAFTED,
+    FINISH,
+    GENERATION,
+    PROMPT,
+    STOP,
+    TEXT,
+    TOKENS,
+)
+from actorserve.shm.table.stamps import MOST_SETBACKS, Life, Stamp, Stamps, drafts
 from actorserve.shm.table.table import make_ref
 
 from .table_maker import new_table
@@ -60,6 +71,14 @@ def test_a_slot_that_was_never_used() -> None:
     assert stamps.life(make_ref(1, 0)) is None
     with pytest.raises(IndexError):
         stamps.life(make_ref(1, 10_000))
+
+
+def test_drafts_are_of_one_use() -> None:
+    words = [0] * CONTROL_WORDS
+    words[GENERATION], words[DRAFTED], words[ACCEPTED] = 5, 5 << 32 | 12, 5 << 32 | 3
+    assert drafts(words) == (12, 3)
+    words[GENERATION] = 6
+    assert drafts(words) == (0, 0)
 
 
 def test_each_stamp_lies_in_its_writers_line() -> None:
