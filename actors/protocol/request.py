@@ -78,6 +78,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1
     dry_sequence_breakers: list[str] = []
+    post_sampling_probs: bool = False  # logprobs are of what is drawn from, where they are told
     xtc_probability: float = 0.0  # 0: the threshold is as it is here
     xtc_threshold: float = 0.1
     dynatemp_range: float = 0.0  # likewise
@@ -183,7 +184,10 @@ def default_of(name: str) -> Any:
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 DRY = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n")
-CPU_ONLY = tuple(name for name, parameter in sampling_parameters().items() if parameter.cpu_only)
+CPU_ONLY = (
+    *(name for name, parameter in sampling_parameters().items() if parameter.cpu_only),
+    "post_sampling_probs",
+)
 PROCESSED = tuple(  # those of them that stand in Sampling
     name
     for name, parameter in sampling_parameters().items()

@@ -1,6 +1,7 @@
 """Logprobs for the rows whose requests ask for them: computed from the model's own logits, written for detokenizers.
 
-They are those of the logits as the model gives them, before penalties, masks, temperature and filters.
+They are those of the logits as the model gives them, before penalties, masks, temperature and filters; or, on a CPU, of
+what is drawn from behind all of these (post_sampling_probs).
 A step may come late for a request that has ended. Its slot may be another's by then, whose records another engine's
 worker writes, so that nothing is stored, nor given back, for a use of a slot that is not the present one.
 """
@@ -62,8 +63,9 @@ class LogprobsWriter:
         self.most_likely = USUAL_MOST if area is None else area.most  # that any request may be told
         self._most = np.full(rows, -1, np.int64)
         self._rows_with_logprobs: set[int] = set()  # the rows of which tokens are told
+        self._as_drawn = np.zeros(rows, np.bool_)  # those of which what is drawn from is told
         self._wanted = np.zeros(rows, np.bool_)  # whether they are, by whoever has an area
-        self._prompts: dict[int, tuple[int, int]] = {}  # row: most likely tokens, length of the prompt
+        self._prompts: dict[int, tuple[int, int, bool]] = {}  # row: most likely tokens, length, whether ids are listed
         self._listed: dict[int, Ints] = {}  # row: the token ids that its request lists
         self._ref = np.zeros(rows, np.int64)
         self._used: set[int] = set()  # slots whose memory was written
@@ -82,6 +84,7 @@ class LogprobsWriter:
         self._listed.pop(row, None)
         self._ref[row] = ref
         self._wanted[row] = sampling.logprobs >= 0
+        self._as_drawn[row] = sampling.post_sampling_probs
         if sampling.prompt_logprobs >= 0:
             self._prompts[row] = sampling.prompt_logprobs, prompt_tokens
         if self._area is None:
@@ -135,6 +138,13 @@ class LogprobsWriter:
         """(which of these rows are told, their logits as they are now); None if none is."""
         asked = self.among(rows)
         return (asked, logits.index_select(0, torch.from_numpy(asked))) if asked.size else None
+
+    def as_drawn(self, raw: tuple[Ints, Tensor], rows: Ints, weights: Callable[[Ints], Tensor]) -> None:
+        """What some of these rows are told of is what they draw from: `weights` makes it, as logarithms, by indices."""
+        asked, logits = raw
+        own = np.flatnonzero(self._as_drawn[rows[asked]])
+        if own.size:
+            logits[torch.from_numpy(own)] = weights(asked[own])
 
     def write(self, raw: tuple[Ints, Tensor], rows: Ints, tokens: np.ndarray, positions: Ints) -> None:
         """The rows have drawn these tokens, which will stand at these positions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -117,8 +118,19 @@ class LlamaCompletion:
             "tokens_evaluated": choice.prompt_tokens,
         }
         if self._answer.wants.logprobs and news.logprobs:
-            part["completion_probabilities"] = [_probability(one) for one in news.logprobs]
+            part["completion_probabilities"] = [self._probability(one) for one in news.logprobs]
         return part
+
+    def _probability(self, one: TokenLogprobs) -> Object:
+        """Of what is drawn from probabilities are told, of the tokens alone that may be drawn."""
+        drawn = self._body.post_sampling_probs
+
+        def entry(text: bytes, token: int, logprob: float) -> Object:
+            told: Object = {"id": token, "token": text.decode(errors="replace"), "bytes": list(text)}
+            return told | ({"prob": math.exp(logprob)} if drawn else {"logprob": max(logprob, LOWEST)})
+
+        best = [entry(*other) for other in one.best if not drawn or other[-1] > LOWEST]
+        return entry(one.text, one.id, one.logprob) | {"top_probs" if drawn else "top_logprobs": best}
 
     def _end(self, choice: Choice) -> Object:
         word = choice.stop_reason if isinstance(choice.stop_reason, str) and not self._nothing else ""
@@ -168,7 +180,8 @@ def settings_of(body: LlamaCompletionRequest, given: GenerationFields, defaults:
     if given.seed is not None:
         found["seed"] = given.seed
     found |= {"stream": bool(body.stream), "ignore_eos": bool(given.ignore_eos), "logit_bias": biases}
-    return found | {"n_probs": body.n_probs or 0, "grammar": body.grammar or ""}
+    found |= {"n_probs": body.n_probs or 0, "post_sampling_probs": bool(body.post_sampling_probs)}
+    return found | {"grammar": body.grammar or ""}
 
 
 def default_settings(defaults: dict[str, float]) -> Object:
@@ -179,14 +192,6 @@ def default_settings(defaults: dict[str, float]) -> Object:
 
 def _text(pieces: Iterable[object]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, Content))
-
-
-def _probability(one: TokenLogprobs) -> Object:
-    def entry(text: bytes, token: int, logprob: float) -> Object:
-        shown = text.decode(errors="replace")
-        return {"id": token, "token": shown, "bytes": list(text), "logprob": max(logprob, LOWEST)}
-
-    return entry(one.text, one.id, one.logprob) | {"top_logprobs": [entry(*best) for best in one.best]}
 
 
 def _event(body: Object) -> bytes:

@@ -19,7 +19,6 @@ NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they hav
     "lora": ([],),
     "min_keep": (0, 1),
     "mirostat": (0,),
-    "post_sampling_probs": (False,),
 }
 
 
@@ -64,6 +63,7 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     logit_bias: Biases | None = None  # false: never
     n_probs: int | None = None
+    post_sampling_probs: bool | None = None  # these are of what is drawn from, behind all samplers
     grammar: str | None = None
     json_schema: Object | None = None
     return_tokens: bool | None = None
@@ -81,7 +81,6 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     min_keep: Any = None
     mirostat: Any = None
     n_indent: Any = None
-    post_sampling_probs: Any = None
     t_max_predict_ms: Any = None
 
 

@@ -217,6 +217,7 @@ class TokensRequest(CompletionRequest, kw_only=True):
     """What a GenerateRequest asks for: a completion, but up to the model's length unless it is told."""
 
     max_tokens: Annotated[int | None, Range(0)] = None
+    post_sampling_probs: bool | None = None  # logprobs are those of what is drawn from, behind all samplers
 
 
 class GenerateParameters(GenerationFields, kw_only=True):

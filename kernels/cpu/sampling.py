@@ -103,6 +103,22 @@ def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
     return tokens
 
 
+def log_weights(logits: Tensor, parameters: Parameters) -> Tensor:
+    """log w of what `sample` draws from, float32 [rows, vocabulary]: of a greedy row of one word alone."""
+    if parameters.top_n_sigma.any():
+        logits = _within_sigmas(logits, np.flatnonzero(parameters.top_n_sigma > 0), parameters.top_n_sigma)
+    best = logits.amax(-1, keepdim=True)
+    greedy = (parameters.temperature == 0) | ~np.isfinite(best.numpy()[:, 0])
+    weights = torch.zeros_like(logits)
+    if (rows := np.flatnonzero(~greedy)).size:
+        index = torch.from_numpy(rows)
+        weights[index] = _shaped_weights(logits[index], best[index], parameters.of(rows))
+    if (rows := np.flatnonzero(greedy)).size:
+        index = torch.from_numpy(rows)
+        weights[index, torch.from_numpy(_greedy(logits[index])).long()] = 1
+    return weights.log_()
+
+
 def _within_sigmas(logits: Tensor, rows: np.ndarray, sigmas: np.ndarray) -> Tensor:
     """Other logits, in which that is -inf which top-nσ removes of these rows.
 
@@ -271,7 +287,12 @@ def _few_candidates(
 
 
 def _shaped(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
-    """Rows with typical-p, XTC or a dynamic temperature, which choose among what the other filters keep."""
+    """Rows with typical-p, XTC or a dynamic temperature."""
+    return _draw(_shaped_weights(logits, best, parameters), _uniform(parameters))
+
+
+def _shaped_weights(logits: Tensor, best: Tensor, parameters: Parameters) -> Tensor:
+    """What these choose among what the other filters keep."""
     dynamic = parameters.dynatemp_range > 0
     filtered = parameters._replace(temperature=np.where(dynamic, np.float32(1), parameters.temperature))
     weights = _kept(logits, best, filtered)
@@ -284,7 +305,7 @@ def _shaped(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters)
         if dynamic[index]:
             middle, reach = float(parameters.temperature[index]), float(parameters.dynatemp_range[index])
             warm(row, max(0.0, middle - reach), middle + reach, float(parameters.dynatemp_exponent[index]))
-    return _draw(weights, _uniform(parameters))
+    return weights
 
 
 def _threshold(logits: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:

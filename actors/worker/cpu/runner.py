@@ -22,7 +22,7 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.pool_memory import Pool
-from actorserve.kernels.cpu.sampling import Parameters, sample
+from actorserve.kernels.cpu.sampling import Parameters, log_weights, sample
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import generation_of, slot_of
 
@@ -218,6 +218,9 @@ class CpuRunner:
         positions = jumps.places(self.known[rows] - jumps.counts)[asked]
         logits = self._logits(hidden[torch.from_numpy(index)], index)
         raw = np.arange(len(asked)), logits
+        forced = torch.from_numpy(jumps.tokens[asked]).long()[:, None]
+        certain = torch.full_like(logits, -torch.inf).scatter_(1, forced, 0)
+        self.logprobs.as_drawn(raw, owners[asked], lambda at: certain[torch.from_numpy(at)])
         self.logprobs.write(raw, owners[asked], jumps.tokens[asked], positions)
 
     def _sample(self, hidden: Tensor, rows: Ints, last: Ints, drafted: Ints) -> np.ndarray:
@@ -254,6 +257,9 @@ class CpuRunner:
         if self.logits_processors:
             self.failed_rows = self.logits_processors.apply(logits, rows)
         tokens, positions = sample(logits, parameters), parameters.position
+        if raw is not None:
+            weights = partial(_weights_of, logits, parameters)
+            self.logprobs.as_drawn(raw, rows, weights)
         if drafted is not None:
             kept = self._verify(rows, drafted, tokens)
             if raw is not None:
@@ -369,3 +375,8 @@ class CpuRunner:
         else:
             ids = np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], self.last[owners])
         return prepare_inputs(self.model.attention, self.kv, self.blocks.tables, rows, counts, starts, ids)
+
+
+def _weights_of(logits: Tensor, parameters: Parameters, at: Ints) -> Tensor:
+    """What some of a step's rows draw from."""
+    return log_weights(logits[torch.from_numpy(at)], parameters.of(at))

@@ -139,6 +139,9 @@ def _sampling(
         logprob_token_ids=request.logprob_token_ids or [],
         plugins=plugins,
         watermarking_config=request.watermarking_config,
+        post_sampling_probs=isinstance(request, TokensRequest)
+        and bool(request.post_sampling_probs)
+        and _logprobs(request) >= 0,
         dry_sequence_breakers=(DRY_BREAKERS if breakers is None else breakers) if numbers["dry_multiplier"] else [],
         **numbers,
     )

@@ -22,7 +22,7 @@ from ...llamacpp.schemas import NOTHING as OF_LLAMACPP
 from ...ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from ...openai.responses import schemas as responses
 from ...openai.responses.schemas import ResponsesRequest
-from ...openai.schemas import ChatRequest, CompletionRequest, GenerateParameters, GenerateRequest
+from ...openai.schemas import ChatRequest, CompletionRequest, GenerateParameters, GenerateRequest, TokensRequest
 from .decoding import decode
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -106,6 +106,7 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     # llama.cpp's
     "n_cmpl": (None, 1),
     "n_probs": NOTHING,
+    "post_sampling_probs": NOTHING,
     **{name: (None, *values) for name, values in (OF_LLAMACPP | HINTS).items()},
 }
 DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes nothing where they are not known
@@ -125,6 +126,7 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
 }
 ELSEWHERE = frozenset({"logits_processors", "prompt_embeds"})  # looked at where the options are known
 OF_COMPLETIONS = frozenset({"session_params"})
+OF_TOKENS = frozenset({"post_sampling_probs"})
 OF_MESSAGES = frozenset({"context_management"})
 OF_RESPONSES = frozenset({"conversation"})
 OF_CHATS = frozenset(
@@ -168,6 +170,7 @@ def check_built(request: msgspec.Struct, built: Container[str] = ()) -> None:
             and field not in ELSEWHERE
             and not (field in OF_CHATS and isinstance(request, ChatRequest))
             and not (field in OF_COMPLETIONS and isinstance(request, CompletionRequest))
+            and not (field in OF_TOKENS and isinstance(request, TokensRequest))
             and not (field in OF_MESSAGES and isinstance(request, CountRequest))
             and not (field in OF_RESPONSES and isinstance(request, ResponsesRequest))
             and _asks(getattr(request, field), NOT_BUILT[field])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from actorserve.actors.protocol.request import Generation
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.fields.sampling import check_fields, parameters
 from actorserve.http.llamacpp.requests import completion_of, infill_of
 from actorserve.http.llamacpp.schemas import ExtraFile, LlamaCompletionRequest, LlamaInfillRequest
 
@@ -87,6 +90,16 @@ def test_what_editors_send_with_each_text_to_fill_in_is_no_error_there(field: st
 def test_fewer_than_no_probabilities_are_none() -> None:
     assert completion_of(LlamaCompletionRequest(prompt="a", n_probs=-1)).logprobs is None
     assert completion_of(LlamaCompletionRequest(prompt="a", n_probs=2)).logprobs == 2
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_probabilities_of_what_is_drawn_from(count: int) -> None:
+    """They are no more than a word where none are told; a GPU does not know them."""
+    given = completion_of(LlamaCompletionRequest(prompt="a", n_probs=count, post_sampling_probs=True))
+    check_fields(given)
+    sampling = msgspec.msgpack.decode(parameters(given, {}, "")[0], type=Generation).sampling
+    assert sampling.post_sampling_probs == bool(count)
+    assert sampling.cpu_only() == (["post_sampling_probs"] if count else [])
 
 
 def test_what_sillytavern_sends_with_each_request() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.kernels.cpu.sampling import CANDIDATES, Parameters, sample, uniform
+from actorserve.kernels.cpu.sampling import CANDIDATES, OF_XTC, Parameters, log_weights, sample, uniform
 from tests.support.selection import pairwise
 
 DRAWS = 20_000
@@ -322,7 +322,8 @@ def without_top(shares: np.ndarray, threshold: float) -> np.ndarray:
         last = place
     left = shares.copy()
     left[order[: max(last, 0)]] = 0
-    return left / left.sum()
+    left /= left.sum()
+    return left
 
 
 @pytest.mark.parametrize("beside", [{}, {"temperature": 0.7}, {"top_k": 6}, {"typical_p": 0.9}], ids=str)
@@ -360,6 +361,24 @@ def test_a_dynamic_temperature_is_that_of_llamacpp(
     filters = {"temperature": middle, "dynatemp_range": reach, "dynatemp_exponent": exponent}
     drawn = draw(logits, {**filters, **beside}, DRAWS)
     assert np.abs(np.bincount(drawn, minlength=8) / DRAWS - wanted).max() < 0.015
+
+
+def test_what_is_drawn_from_is_told_of_all_ways() -> None:
+    """By draws, of rows of all kinds in one batch."""
+    logits = torch.randn(40, 30, generator=torch.Generator().manual_seed(2)) * 2
+    values = mixed(40)
+    told = log_weights(logits, values).softmax(-1).numpy()
+    assert np.allclose(log_weights(logits[7:8], values.of(np.array([7]))).softmax(-1).numpy(), told[7])
+    many = 1500
+    for row in range(40):
+        own = values.of(np.full(many, row))
+        hit = uniform(own.seed ^ OF_XTC, own.position) < own.xtc_probability
+        own = own._replace(position=np.arange(many), xtc_probability=np.where(hit, 1, 0).astype(np.float32))
+        drawn = sample(logits[row].expand(many, -1), own)
+        assert set(drawn) <= {*np.flatnonzero(told[row])}
+        assert np.abs(np.bincount(drawn, minlength=30) / many - told[row]).max() < 0.06
+    greedy = values.temperature == 0
+    assert (told[greedy].max(-1) == 1).all() and greedy.any()
 
 
 def test_a_dynamic_temperature_of_nothing_takes_the_likeliest() -> None:

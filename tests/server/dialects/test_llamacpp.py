@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from openai import OpenAI
 from tests.server.api.test_tool_calls import QWEN
 from tests.server.dialects.conftest import FILLED, LONG
 from tests.support.client import http_client
+from tests.support.demo_model import PROMPT
 from tests.support.server import Server
 
 NONE = QWEN.scripts["none"]
@@ -21,6 +23,13 @@ NONE = QWEN.scripts["none"]
 @pytest.fixture(scope="module")
 def client(scripted_server: Server) -> Iterator[httpx.Client]:
     with http_client(scripted_server) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def computing(demo_server: Server) -> Iterator[httpx.Client]:
+    """Of a model, whose probabilities are its own."""
+    with http_client(demo_server) as made:
         yield made
 
 
@@ -165,12 +174,11 @@ def test_filling_in(client: httpx.Client, scripted_server: Server) -> None:
     assert generated["response"] == FILLED
 
 
-def test_no_filling_in_without_tokens(demo_server: Server) -> None:
-    with http_client(demo_server) as client:
-        answer = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
-        assert answer.status_code == 400 and "input_suffix" in answer.json()["error"]["message"]
-        answer = client.post("/v1/completions", json={"prompt": "a", "suffix": "b"})
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == "suffix"
+def test_no_filling_in_without_tokens(computing: httpx.Client) -> None:
+    answer = computing.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
+    assert answer.status_code == 400 and "input_suffix" in answer.json()["error"]["message"]
+    answer = computing.post("/v1/completions", json={"prompt": "a", "suffix": "b"})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "suffix"
 
 
 def test_the_server(client: httpx.Client) -> None:
@@ -205,7 +213,7 @@ def test_texts_and_tokens(client: httpx.Client) -> None:
         ({"prompt": {"prompt_string": "a", "multimodal_data": ["eA=="]}}, 400, "prompt.multimodal_data"),
         ({"prompt": [[1], 2]}, 400, "lists"),
         ({"prompt": [1, *["a"] * 65]}, 400, "64 texts"),
-        ({"post_sampling_probs": True}, 400, "post_sampling_probs"),
+        ({"post_sampling_probs": 3}, 400, "post_sampling_probs"),
         ({"n_cmpl": 0}, 400, "n_cmpl"),
         ({"json_schema": {"type": "x"}}, 400, "json_schema: the grammar cannot be used"),
     ],
@@ -233,3 +241,47 @@ def test_a_stream_outlives_its_frontend(client: httpx.Client, kill_frontends: Ca
             kill_frontends()
     assert text == LONG and part["stop_type"] == "eos" and len(tokens) == part["tokens_predicted"]
     assert part["timings"]["predicted_ms"] > 0
+
+
+def test_probabilities_of_what_is_drawn_from(computing: httpx.Client) -> None:
+    """By llama.cpp's name: those of the tokens that samplers leave, together 1, whatever the model thinks of others."""
+    own: dict[str, Any] = {"prompt": PROMPT, "n_predict": 12, "ignore_eos": True, "seed": 3, "n_probs": 8}
+    heat = {"temperature": 1.5, "top_k": 5, "top_p": 1, "repeat_penalty": 1.4}
+    answer = computing.post("/completion", json={**own, **heat, "post_sampling_probs": True}).json()
+    assert answer["generation_settings"]["post_sampling_probs"] is True
+    told = answer["completion_probabilities"]
+    raw = computing.post("/completion", json={**own, **heat}).json()
+    assert raw["content"] == answer["content"] and len(told) == 12
+    for one, other in zip(told, raw["completion_probabilities"], strict=True):
+        best = one["top_probs"]
+        assert len(best) == 5 and sum(each["prob"] for each in best) == pytest.approx(1, abs=1e-5)
+        assert {one["id"]: one["prob"]}.items() <= {each["id"]: each["prob"] for each in best}.items()
+        assert len(other["top_logprobs"]) == 8 and "prob" not in other
+    greedy = computing.post("/completion", json={**own, "temperature": 0, "post_sampling_probs": True}).json()
+    assert {one["prob"] for one in greedy["completion_probabilities"]} == {1.0}
+    grammar = {"grammar": 'root ::= "yes, certainly"', "post_sampling_probs": True}
+    forced = computing.post("/completion", json={**own, **heat, **grammar}).json()["completion_probabilities"]
+    assert forced and {one["prob"] for one in forced} >= {1.0}
+    refused = computing.post("/v1/completions", json={"prompt": "a", "post_sampling_probs": True}).json()
+    assert refused["error"]["param"] == "post_sampling_probs"
+
+
+def test_xtc_and_a_dynamic_temperature(computing: httpx.Client) -> None:
+    """What they leave is told by these probabilities, and drawn again by the same seed."""
+    own: dict[str, Any] = {"prompt": PROMPT, "n_predict": 1, "n_probs": 6, "post_sampling_probs": True, "top_k": 6}
+
+    def shares(**more: Any) -> dict[int, float]:
+        (told,) = computing.post("/completion", json={**own, "seed": 5, **more}).json()["completion_probabilities"]
+        return {one["id"]: one["prob"] for one in told["top_probs"]}
+
+    before = shares(temperature=1)
+    least = sorted(before.values())[2]
+    left = shares(temperature=1, xtc_probability=1, xtc_threshold=least * 0.999)
+    assert left.keys() == {word for word, share in before.items() if share <= least} and len(left) == 3
+    warm = shares(temperature=1.2, dynatemp_range=0.6)
+    evenness = -sum(share * math.log(share) for share in before.values()) / math.log(6)
+    weights = {word: share ** (1 / (0.6 + 1.2 * evenness)) for word, share in before.items()}
+    assert warm == pytest.approx({word: weight / sum(weights.values()) for word, weight in weights.items()}, rel=1e-3)
+    drawn = {"prompt": PROMPT, "n_predict": 30, "seed": 7, "xtc_probability": 0.5, "xtc_threshold": 0.05}
+    texts = {computing.post("/completion", json=drawn).json()["content"] for _ in range(2)}
+    assert len(texts) == 1
