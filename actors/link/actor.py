@@ -62,6 +62,7 @@ from .administration import LinkAdministration
 from .connection import EngineConnection
 from .gauges import LinkGauges
 from .giving import LinkGiver
+from .idle import IdleEngines
 from .profile import LinkProfile
 from .remote_engine import RemoteEngine
 from .sender import SequenceSender
@@ -98,6 +99,7 @@ class LinkActor(LoopActor):
         self._gauges = LinkGauges(self.sequences, context.status, before)
         self._ownership = Ownership(context)
         self._giver = LinkGiver(context, self.sequences, self._ownership)
+        self._idle = IdleEngines(context)
         self._remote = RemoteEngine(context, self._kv, self._gauges)
         self._was = False, self._kv.pause.state, self._kv.sleep.state.is_parked  # as others have seen it
         self._patient_until = time.monotonic() + PATIENCE_S
@@ -273,13 +275,13 @@ class LinkActor(LoopActor):
             self._sender.send(channel)
         done = self._post_moved()
         self._gauges.write(self._is_up, 0 if channel is None else channel.way_ns)
-        if self._is != self._was:
+        if self._is != self._was or (self.sequences.held and self._idle.sleep):
             self._was = self._is
             self._wake_others()
         return done
 
     def _wake_others(self) -> None:
-        """Who waits for an engine: to give to it, to be ready, or for the end of what has begun there."""
+        """Who waits for an engine: to give to it, to be ready, to wake with it, or for the end of what it has begun."""
         for name in (SUPERVISOR, *self._context.system.schedulers):
             if name != self._context.name:
                 wake(self._context.eventfds[name])
