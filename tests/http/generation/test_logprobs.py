@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 from actorserve.http.generation.logprobs import ENTRIES, LOWEST, prompt_logprobs
 from actorserve.http.output.turns import Turns
+from tests.http.turns import OthersTurns
 
 
 async def test_each_token_has_its_own_and_the_likeliest() -> None:
@@ -26,17 +25,9 @@ async def test_each_token_has_its_own_and_the_likeliest() -> None:
 
 async def test_others_have_a_turn_meanwhile() -> None:
     """In many short prompts as in a long one."""
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    other, shared = asyncio.create_task(count()), Turns(ENTRIES)
+    shared = Turns(ENTRIES)
     one = TokenLogprobs(b"a", 7, -1.0, 1, [(b"a", 7, -1.0)] * (ENTRIES // 2 - 1))
-    for length in (9, *[2] * 8):  # each token but a prompt's first is half of a turn
-        await prompt_logprobs(dict.fromkeys(range(1, length), one), length, shared)
-    other.cancel()
-    assert turns == 8
+    with OthersTurns() as others:
+        for length in (9, *[2] * 8):  # each token but a prompt's first is half of a turn
+            await prompt_logprobs(dict.fromkeys(range(1, length), one), length, shared)
+    assert others.count == 8

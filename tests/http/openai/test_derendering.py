@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
 from actorserve.http.openai.derendering import AT_A_TIME, StreamState, replay
 from tests.http.serving import HI, Served, serving
+from tests.http.turns import OthersTurns
 
 WORDS = {5: "<think>", 6: " Paris", 7: " is"}  # a text's first space is left out, as by SentencePiece
 
@@ -60,19 +60,11 @@ async def test_an_answer_that_ended_before_its_first_token(
 
 
 async def test_others_have_a_turn_while_parts_are_read_again() -> None:
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    other, many = asyncio.create_task(count()), 3 * AT_A_TIME
+    many = 3 * AT_A_TIME
     state = StreamState(token_ids=[5] * many, parts=[1] * many)
-    assert await replay(Choice(0), state, "a" * many + "news") == "news"
-    other.cancel()
-    assert turns == 3
+    with OthersTurns() as turns:
+        assert await replay(Choice(0), state, "a" * many + "news") == "news"
+    assert turns.count == 3
 
 
 async def test_parts_of_no_token_are_refused() -> None:

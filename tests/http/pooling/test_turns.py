@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -12,6 +11,7 @@ import pytest
 
 from actorserve.http.pooling import packed, written
 from actorserve.http.pooling.packed import Packed
+from tests.http.turns import OthersTurns
 
 Work = Callable[[list[bytes]], Awaitable[list[bytes]]]
 
@@ -32,18 +32,9 @@ async def writes(by_token: bool, vectors: list[bytes]) -> list[bytes]:
     [(packs, packed.PIECE), (partial(writes, False), written.PIECE), (partial(writes, True), written.PIECE)],
 )
 async def test_others_have_a_turn_meanwhile(work: Work, piece: int, pieces: list[float]) -> None:
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    other = asyncio.create_task(count())
-    made = await work([bytes(int(piece * size)) for size in pieces])
-    other.cancel()
-    assert turns == 4 and len(made) == len(pieces)
+    with OthersTurns() as others:
+        made = await work([bytes(int(piece * size)) for size in pieces])
+    assert others.count == 4 and len(made) == len(pieces)
 
 
 @pytest.mark.parametrize("by_token", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from array import array
 from typing import Any
@@ -19,6 +18,7 @@ from actorserve.http.sglang.answers import SglangAnswer
 from actorserve.http.sglang.schemas import SglangGenerateRequest
 from tests.http.fakes import finish_all
 from tests.http.serving import serving
+from tests.http.turns import OthersTurns
 
 ASKED: dict[str, Any] = {"text": "a", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
 
@@ -40,25 +40,18 @@ async def test_each_answer_tells_its_prompts_logprobs() -> None:
 
 
 async def test_others_have_turns_while_a_long_prompt_is_written() -> None:
-    turns, most = 0, 4 * ENTRIES
+    most = 4 * ENTRIES
     job = Job([], [b""])
     job.choices = [Choice(0, prompt_tokens=most, prompt_ids=[7] * most)]
     job.choices[0].prompt_logprobs.update(dict.fromkeys(range(1, most), TokenLogprobs(b"b", 8, -0.5, 1, [])))
     body = msgspec.convert(ASKED, SglangGenerateRequest)
     answer = SglangAnswer(Answer("m", False, 1, 1), job, lambda job: JobTimes(), body)
 
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    other = asyncio.create_task(count())
-    await answer.write_long()
-    other.cancel()
+    with OthersTurns() as others:
+        await answer.write_long()
     about = json.loads(msgspec.json.encode(answer.whole()))["meta_info"]
     assert len(about["input_token_logprobs"]) == len(about["input_top_logprobs"]) == most
-    assert turns == 8
+    assert others.count == 8
 
 
 async def test_hidden_states_stand_apart_for_prompt_and_answer() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.options.config import make_config
 from actorserve.actors.renderer.templates.chat_template import ChatTemplate, find_templates
 from actorserve.http.output.parsers.registry import detect
+from tests.model.test_tokenizer import model_in
 
 BEGIN, USER, ASSISTANT, END = "<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"
 ON = {"thinking": True}
@@ -32,19 +32,7 @@ SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
 
 
 def template_of(folder: Path, architecture: str) -> ChatTemplate:
-    return ChatTemplate(make_config({}), model_of(folder, architecture))
-
-
-def model_of(folder: Path, architecture: str) -> ModelInfo:
-    return ModelInfo(
-        folder=str(folder),
-        tokenizer_folder=str(folder),
-        architecture=architecture,
-        vocab_size=9,
-        max_model_len=9,
-        end_tokens=[],
-        sampling_defaults={},
-    )
+    return ChatTemplate(make_config({}), model_in(folder, architecture=architecture))
 
 
 @pytest.fixture
@@ -220,4 +208,4 @@ def test_a_role_that_is_not_known_is_refused(name: str, request: pytest.FixtureR
     ],
 )
 def test_parsers_are_found(architecture: str, parsers: tuple[str, str], tmp_path: Path) -> None:
-    assert detect(find_templates(make_config({}), model_of(tmp_path, architecture))["default"]) == parsers
+    assert detect(find_templates(make_config({}), model_in(tmp_path, architecture=architecture))["default"]) == parsers

@@ -8,24 +8,10 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.support.client import http_client
-from tests.support.server import Server
+from .test_rendering import HI, post
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-HI = [{"role": "user", "content": "What is the capital of France?"}]
 REQUEST = {"messages": HI, "temperature": 0, "max_tokens": 12}
-
-
-@pytest.fixture(scope="module")
-def client(demo_server: Server) -> Iterator[httpx.Client]:
-    with http_client(demo_server) as made:
-        yield made
-
-
-def post(client: httpx.Client, path: str, body: Any, status: int = 200) -> Any:
-    answer = client.post(path, json=body)
-    assert answer.status_code == status, answer.text
-    return answer.json()
 
 
 def chunks_of(generated: dict[str, Any], sizes: list[int]) -> Iterator[dict[str, Any]]:

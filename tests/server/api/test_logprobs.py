@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2 as httpx
@@ -12,12 +11,6 @@ import torch
 from tests.support.client import http_client
 from tests.support.demo_model import HI, PROMPT, Reference, ask, events, refused
 from tests.support.server import Server
-
-
-@pytest.fixture(scope="module")
-def client(demo_server: Server) -> Iterator[httpx.Client]:
-    with http_client(demo_server) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

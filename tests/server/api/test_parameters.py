@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2 as httpx
@@ -11,18 +10,10 @@ import pytest
 import torch
 from transformers import TypicalLogitsWarper
 
-from tests.support.client import http_client
 from tests.support.demo_model import COUNT, HI, PROMPT, Reference, ask, events, refused
 from tests.support.selection import slow
-from tests.support.server import Server
 
 REPEATING = "7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7"
-
-
-@pytest.fixture(scope="module")
-def client(demo_server: Server) -> Iterator[httpx.Client]:
-    with http_client(demo_server) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

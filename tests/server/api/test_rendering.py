@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2 as httpx
@@ -10,17 +9,9 @@ import msgspec
 import pytest
 
 from actorserve.http.openapi.answers import Rendered
-from tests.support.client import http_client
-from tests.support.server import Server
 
 ASKED = "What is the capital of France?"
 HI = [{"role": "user", "content": ASKED}]
-
-
-@pytest.fixture(scope="module")
-def client(demo_server: Server) -> Iterator[httpx.Client]:
-    with http_client(demo_server) as made:
-        yield made
 
 
 def post(client: httpx.Client, path: str, body: Any, status: int = 200) -> Any:

@@ -6,17 +6,15 @@ import concurrent.futures
 import json
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2 as httpx
 import jsonschema
 import pytest
 
-from tests.support.client import http_client
 from tests.support.demo_model import events
 from tests.support.selection import pairwise
-from tests.support.server import WAIT_S, Server
+from tests.support.server import WAIT_S
 
 HI = [{"role": "user", "content": "What is the capital of France?"}]
 CITY = {
@@ -32,12 +30,6 @@ TOOLS = [
     {"type": "function", "function": {"name": "weather", "parameters": CITY}},
     {"type": "function", "function": {"name": "nothing"}},
 ]
-
-
-@pytest.fixture(scope="module")
-def client(demo_server: Server) -> Iterator[httpx.Client]:
-    with http_client(demo_server) as made:
-        yield made
 
 
 def ask(client: httpx.Client, **body: Any) -> Any:
