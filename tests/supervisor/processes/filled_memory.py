@@ -13,7 +13,7 @@ from typing import Any
 from actorserve.actors.supervisor.processes import memory_file
 from actorserve.actors.supervisor.processes.mappings import Mapping, mapped_ranges, read_mappings
 
-BLOCK, BLOCKS = 1 << 20, 24
+BLOCK, BLOCKS = 1 << 20, 6
 LARGE = 40 << 20  # of which malloc makes a mapping of its own in any case
 
 
