@@ -205,7 +205,9 @@ class DetokenizerActor(Actor):
         """Part by part: all of a long prompt may take longer than an actor may stand still, and much memory."""
         ref, stream, outbox = followed.ref, followed.stream, self._outbox_of(followed.ref)
         stream.prompt_logprobs_sent = True
-        for start, told in self.logprobs.prompt(ref, followed.prompt, stream.params.sampling.prompt_logprobs):
+        asked = stream.params.sampling
+        listed = asked.logprob_token_ids if asked.lists_prompt else ()
+        for start, told in self.logprobs.prompt(ref, followed.prompt, asked.prompt_logprobs, listed):
             followed.post(PromptTokenLogprobs(ref, start, told))
             outbox.flush()
             self.context.status.beat()

@@ -37,11 +37,13 @@ class LogprobReader:
             told.append(TokenLogprobs(self._token_bytes(token)[:MOST_TOKEN], token, logprob, rank, others))
         return told
 
-    def prompt(self, ref: int, length: int, most: int) -> Iterator[tuple[int, list[TokenLogprobs]]]:
+    def prompt(
+        self, ref: int, length: int, most: int, listed: Sequence[int] = ()
+    ) -> Iterator[tuple[int, list[TokenLogprobs]]]:
         """(first position, tokens) of the prompt's tokens but the first, which follows nothing."""
         for start in range(1, length, PIECE):
             at = start
-            for part in in_parts(self.tell(ref, start, min(start + PIECE, length), most)):
+            for part in in_parts(self.tell(ref, start, min(start + PIECE, length), most, listed)):
                 yield at, part
                 at += len(part)
 

@@ -83,6 +83,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     xtc_threshold: float = 0.1
     dynatemp_range: float = 0.0  # likewise
     dynatemp_exponent: float = 1.0
+    lists_prompt: bool = False  # logprob_token_ids are told beside the prompt's tokens, too
     hidden_states: bool = False  # of each token that is computed the last layer's output is told
 
     def is_plain(self) -> bool:

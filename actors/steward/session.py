@@ -46,6 +46,7 @@ class Hosted:
     adapter: int = 0  # the server's id of its load
     hosting: int = 0  # the number of its last Begin
     logprobs_end: int = 0  # logprobs of positions before it were sent, if they are wanted
+    lists_prompt: bool = False  # those listed are told of the prompt, too
 
 
 @dataclass
@@ -96,8 +97,8 @@ class Reports:
         asked = -1 if told else sampling.prompt_logprobs
         prompt = len(begin.prompt) // 4
         listed = len(sampling.logprob_token_ids)
-        hosting = begin.hosting
-        return Hosted(begin.ref, own, prompt, told, sampling.logprobs, listed, asked, False, params.adapter, hosting)
+        parts = begin.ref, own, prompt, told, sampling.logprobs, listed, asked, False, params.adapter, begin.hosting
+        return Hosted(*parts, lists_prompt=sampling.lists_prompt)
 
     def continues(self, known: Hosted, begin: Begin) -> bool:
         """Is what the server has of it the beginning of what is here? While the way was cut another engine may have
@@ -178,7 +179,8 @@ class Reports:
                 if not channel.is_writable:
                     return False
                 entries = self._area.copy_out(slot, start, some, hosted.prompt_logprobs)
-                channel.send(LogprobRecord(ref, start, some, entries, hosting=hosting))
+                listed = self._area.copy_listed(slot, start, some, hosted.listed) if hosted.lists_prompt else b""
+                channel.send(LogprobRecord(ref, start, some, entries, listed, hosting))
                 hosted.logprobs_end = start + some
             hosted.prompt_logprobs = -1
         first = hosted.told if hosted.logprobs >= 0 else count

@@ -86,7 +86,7 @@ class LogprobsWriter:
         self._wanted[row] = sampling.logprobs >= 0
         self._as_drawn[row] = sampling.post_sampling_probs
         if sampling.prompt_logprobs >= 0:
-            self._prompts[row] = sampling.prompt_logprobs, prompt_tokens
+            self._prompts[row] = sampling.prompt_logprobs, prompt_tokens, sampling.lists_prompt
         if self._area is None:
             return
         self._most[row] = sampling.logprobs
@@ -170,15 +170,16 @@ class LogprobsWriter:
         for row, first, count, start in zip(*(v.tolist() for v in (rows, firsts, counts, starts)), strict=True):
             if row not in self._prompts:
                 continue
-            most, length = self._prompts[row]
-            ref = int(self._ref[row])
+            most, length, lists = self._prompts[row]
+            ref, words = int(self._ref[row]), self._listed.get(row) if lists else None
             stop = min(start + count, length - 1)  # the last position's logits are for the first token of the answer
             for begin in range(start, stop, CHUNK):
                 end = min(begin + CHUNK, stop)
                 following = np.arange(begin + 1, end + 1)
                 own = logits(np.arange(first + begin - start, first + end - start))
                 tokens = log[slot_of(ref), following]
-                yield LogprobRecords(np.full(end - begin, ref), following, _records(own, tokens, most))
+                listed = None if words is None else _repeated(words, end - begin)
+                yield LogprobRecords(np.full(end - begin, ref), following, _records(own, tokens, most, listed), listed)
 
     def store(self, told: LogprobRecords) -> None:
         """Records that are on the host."""
@@ -198,6 +199,11 @@ class LogprobsWriter:
         places = zip(slots.tolist(), positions.tolist(), counts.tolist(), values, strict=True)
         for slot, position, count, own in places:
             self._values[slot, position * count : (position + 1) * count] = own[:count]
+
+
+def _repeated(words: np.ndarray, count: int) -> Listed:
+    """The same list, so many times."""
+    return Listed(np.tile(words, (count, 1)), np.full(count, len(words)))
 
 
 def _records(logits: Tensor, tokens: np.ndarray, most: int, listed: Listed | None = None) -> Tensor:

@@ -187,7 +187,8 @@ class Job:
     @cached_property
     def told_beside(self) -> int:
         """How many logprobs are told at each token of its prompts, its own included."""
-        return 1 + msgspec.msgpack.decode(self.params[0], type=Generation).sampling.prompt_logprobs
+        asked = msgspec.msgpack.decode(self.params[0], type=Generation).sampling
+        return 1 + asked.prompt_logprobs + (len(asked.logprob_token_ids) if asked.lists_prompt else 0)
 
     @property
     def refs(self) -> list[int]:

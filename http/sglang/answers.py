@@ -56,6 +56,7 @@ class SglangAnswer:
         self._by_ids, self._with_text = bool(body.token_ids_logprob), bool(body.return_text_in_logprobs)
         self._prompts: list[Object] = []  # of each prompt its logprobs, once all has come
         self._wants_states = wants_states(body)
+        self._at_end = self._wants_states or self._start >= 0  # a stream tells more once all of it has come
         self._states: list[Object] = [{} for _ in job.choices]  # likewise
         self._told = [ChoiceResult() for _ in job.choices]
         for choice in job.choices:  # a successor makes the same events of all that there is
@@ -95,8 +96,7 @@ class SglangAnswer:
         return make_state(max(len(self._told[choice.index].text), choice.skip_characters), 0)
 
     def closing(self) -> bytes:
-        ended = self._job.choices if self._wants_states else []  # all of each has come: what is left is told once more
-        return b"".join(self._written(choice) for choice in ended) + DONE
+        return b"".join(self._written(choice) for choice in self._job.choices if self._at_end) + DONE
 
     def failed(self, error: ApiError) -> bytes:
         return _event(error.body()) + DONE

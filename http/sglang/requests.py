@@ -66,6 +66,11 @@ def wants_states(body: SglangGenerateRequest) -> bool:
     return bool(one_of(body.return_hidden_states, "return_hidden_states"))
 
 
+def more_told(body: SglangGenerateRequest) -> Object:
+    """What choices are told beyond those of a completion, by the names of Sampling."""
+    return {"hidden_states": wants_states(body), "lists_prompt": bool(body.token_ids_logprob)}
+
+
 def is_batch(body: SglangGenerateRequest | SglangEncodeRequest) -> bool:
     """Is it answered with a list, whatever it has?"""
     ids = body.input_ids

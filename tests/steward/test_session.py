@@ -69,6 +69,21 @@ def test_logprobs_of_a_long_answer_are_told_in_parts(monkeypatch: pytest.MonkeyP
     assert parts[-1].entries[16:] == bytes(range(16)) and len(progress.moved[0].tokens) == 40
 
 
+@pytest.mark.parametrize("lists", [False, True])
+def test_listed_tokens_are_told_beside_the_prompt_where_they_are_wanted(lists: bool) -> None:
+    bench = Bench()
+    sampling = Sampling(0, logprobs=0, prompt_logprobs=0, logprob_token_ids=[5, 6], lists_prompt=lists)
+    own, reports = bench.open(), Reports(bench.table, bench.area)
+    begin = Begin(5, msgspec.msgpack.encode(Generation(sampling)), array("i", PROMPT).tobytes(), b"", 100, b"", b"")
+    hosted = reports.host(begin, own)
+    bench.table.append(own, [9])
+    session, sent = session_of(hosted)
+    reports.tell(session, [5])
+    prompt, answer, _ = sent
+    assert (prompt.position, prompt.count, len(prompt.listed)) == (1, len(PROMPT) - 1, 8 * (len(PROMPT) - 1) * lists)
+    assert (answer.position, answer.count, len(answer.listed)) == (len(PROMPT), 1, 8)
+
+
 def test_more_logprobs_than_a_server_reads_wait_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each once, and tokens behind their own; but all again to one that has connected anew."""
     monkeypatch.setattr(module, "LOGPROBS_AT_ONCE", 4)

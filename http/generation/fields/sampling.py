@@ -118,11 +118,11 @@ def _reseeded(generation: Generation, ahead: int) -> Generation:
     return msgspec.structs.replace(generation, sampling=msgspec.structs.replace(generation.sampling, seed=seed))
 
 
-def with_hidden_states(params: bytes) -> bytes:
-    """Of an encoded Generation the one that is told them, too."""
+def told_more(params: bytes, stream: bool, **fields: Any) -> bytes:
+    """An encoded Generation, streamed or not, with these fields of its Sampling, which no completion has."""
     generation = msgspec.msgpack.decode(params, type=Generation)
-    sampling = msgspec.structs.replace(generation.sampling, hidden_states=True)
-    return msgspec.msgpack.encode(msgspec.structs.replace(generation, sampling=sampling))
+    sampling = msgspec.structs.replace(generation.sampling, **fields)
+    return msgspec.msgpack.encode(msgspec.structs.replace(generation, stream=stream, sampling=sampling))
 
 
 def _sampling(

@@ -12,7 +12,7 @@ import actorserve
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
 from ...errors import ApiError, bad_request
-from ...generation.fields.sampling import with_hidden_states
+from ...generation.fields.sampling import told_more
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
@@ -28,6 +28,7 @@ from ...sglang.requests import (
     completion_of,
     embedding_of,
     is_batch,
+    more_told,
     renamed,
     sampling_of,
     wants_logprobs,
@@ -67,13 +68,13 @@ class SglangApi:
             given = completion_of(body)
             given = seeded(request, given) if moves else given
             await self._generator.want_adapter(request, given.model)
-            asked = ask_completion(given, self._settings, name_request(request, given.request_id), request[CLIENT])
+            whole = msgspec.structs.replace(given, stream=False)  # no completion's stream tells logprobs of prompts
+            asked = ask_completion(whole, self._settings, name_request(request, given.request_id), request[CLIENT])
         except ApiError as error:
             raise renamed(error, body) from None
         wants = replace(asked.wants, prompt_logprobs=False)  # its answers write them in their own form
         asked = replace(asked, prompts=self._with_media(body, asked.prompts), wants=wants)
-        if wants_states(body):
-            asked = replace(asked, params=list(map(with_hidden_states, asked.params)))
+        asked = replace(asked, params=[told_more(one, bool(given.stream), **more_told(body)) for one in asked.params])
         if sampling_of(body).max_new_tokens is None:  # more than the model's length is no error then
             asked.rendering.update(max_tokens=None, cap=given.max_tokens)
 

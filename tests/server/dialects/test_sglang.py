@@ -85,6 +85,25 @@ def test_logprobs(client: httpx.Client) -> None:
     assert len(scored["meta_info"]["input_token_logprobs"]) == scored["meta_info"]["prompt_tokens"] - 1
 
 
+def test_tokens_that_are_named_are_told_of_prompts_too(client: httpx.Client) -> None:
+    """Where one of them comes next, both lists say the same of it; a stream tells all of that at its end."""
+    ids = client.post("/tokenize", json={"content": "No tool is needed, and no tool is called."}).json()["tokens"]
+    named = sorted({*ids[1::3], 5})
+    body = {"return_logprob": True, "logprob_start_len": 0, "token_ids_logprob": named, "text": None, "input_ids": ids}
+    given = {"max_new_tokens": 2, "temperature": 0}
+    about = whole(client, sampling_params=given, **body)["meta_info"]
+    (first, none), *others = zip(about["input_token_logprobs"], about["input_token_ids_logprobs"], strict=True)
+    assert (first[0], none) == (None, None) and len(others) == len(ids) - 1
+    for (logprob, token, _), told in others:
+        assert [one for _, one, _ in told] == named
+        assert token not in named or [value for value, one, _ in told if one == token] == pytest.approx([logprob])
+    assert any(token in named for (_, token, _), _ in others)
+    *parts, last = events(client, sampling_params=given, **body)
+    assert not parts[-1]["meta_info"]["input_token_logprobs"]
+    assert last["meta_info"]["input_token_logprobs"] == about["input_token_logprobs"]
+    assert last["meta_info"]["input_token_ids_logprobs"] == about["input_token_ids_logprobs"]
+
+
 def test_how_it_ends_and_what_it_keeps_to(client: httpx.Client) -> None:
     stopped = whole(client, sampling_params={"stop": ["needed"]})
     assert stopped["text"] == "No <tool> is " and stopped["meta_info"]["finish_reason"]["matched"] == "needed"
@@ -119,7 +138,6 @@ def test_a_death_of_frontends(client: httpx.Client, kill_frontends: Callable[[],
         ("sampling_params", {"text": ["a", "b"], "sampling_params": [{"top_k": 1}, {"top_k": 2}]}),
         ("image_data", {"image_data": "x.png"}),
         ("rid", {"text": ["a"], "rid": ["b", "c"]}),
-        ("logprob_start_len", {"return_logprob": True, "logprob_start_len": 0, "stream": True}),
         ("return_hidden_states", {"return_hidden_states": True}),
         ("input_ids", {"text": None, "input_ids": [1 << 40]}),
         ("sampling_params.structural_tag", {"sampling_params": {"structural_tag": "{"}}),
