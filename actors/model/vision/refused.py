@@ -14,13 +14,10 @@ from .texts import KINDS, TEXT_PARTS
 END = "ForConditionalGeneration"
 OTHER_ENDS = ("ForVisionText2Text", "ForProteinText2Text")
 REASONS = {
-    "nobody has tried their text part": (
-        *("AyaVision", "Cohere2Vision", "Granite4Vision", "Ovis2", "PerceptionLM", "FastVlm"),
-    ),
+    "nobody has tried their text part": (*("AyaVision", "Cohere2Vision", "Granite4Vision", "PerceptionLM", "FastVlm"),),
     "tokens turn by three positions, in layers that are not this server's, or with experts": (
         *("Glm4v", "Glm4vMoe", "Ernie4_5_VLMoe", "PaddleOCRVL", "Qwen2_5Omni", "Qwen3OmniMoe"),
     ),
-    "layers have states": ("Lfm2Vl",),
     "layers look at pictures by cross attention, or through another encoder": (
         *("Mllama", "Blip2", "InstructBlip", "Idefics"),
     ),
@@ -46,6 +43,19 @@ TEXTS_BY_TRANSFORMERS = {
     f"Qwen3_5{END}": "Qwen3_5ForCausalLM",
     f"Qwen3_5Moe{END}": "Qwen3_5MoeForCausalLM",
     f"Qwen4Exp{END}": "Qwen4ExpForCausalLM",
+    f"CohereCompass{END}": "CohereCompassForCausalLM",
+    f"Exaone4_5_{END}": "Exaone4ForCausalLM",
+    f"HyperCLOVAXVisionV2{END}": "HyperCLOVAXForCausalLM",
+    f"KimiK25{END}": "DeepseekV3ForCausalLM",
+    f"Kimi_K25{END}": "DeepseekV3ForCausalLM",  # as transformers calls it
+    f"Lfm2Vl{END}": "Lfm2ForCausalLM",
+    f"Lfm3Vl{END}": "Lfm3ForCausalLM",
+    f"MiniCPMV4_6{END}": "Qwen3_5ForCausalLM",
+    f"MiniCPMV4_7{END}": "Qwen3_5ForCausalLM",
+    f"MiniMaxM3Sparse{END}": "MiniMaxM3VLForCausalLM",
+    "NemotronH_Omni_Reasoning_V3": "NemotronHForCausalLM",
+    f"Ovis2{END}": "Qwen2ForCausalLM",
+    f"QianfanOCR{END}": "Qwen3ForCausalLM",
 }
 BY_NAME = {f"{name}{end}": reason for reason, names in REASONS.items() for name in names for end in (END, *OTHER_ENDS)}
 

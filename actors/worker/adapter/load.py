@@ -24,6 +24,7 @@ from ...model.info import ModelInfo, read_json
 from ...model.memory.dtypes import float_on_cpu
 from ...model.quantization import NONE, QuantMethod, is_auto
 from ...model.values import Values
+from ...model.vision.refused import TEXTS_BY_TRANSFORMERS
 from ...options.config import Config, ConfigError
 from ..lora.attached import attach
 from ..memory import large_blocks_apart
@@ -162,7 +163,10 @@ def _improve_whole(model: Any) -> None:
 def types_of(config: Config, info: ModelInfo, found: Adapted) -> WeightTypes:
     """What is computed in, and how weights are kept."""
     path = Path(info.folder) / "config.json"
-    method, stored = weights_method(Values(path, read_json(path)), config.quantization)
+    values = read_json(path)
+    text = values.get("text_config")  # where some of whole models say it (Kimi K2.5's)
+    inside = {"quantization_config": text.get("quantization_config")} if isinstance(text, dict) else {}
+    method, stored = weights_method(Values(path, inside | values), config.quantization)
     improved = found.verdict.improved
     auto = is_auto(config.quantization) and method.name != config.quantization  # fp8 of floats was asked for
     if not improved and auto:
@@ -212,7 +216,7 @@ def read_model(
 ) -> PreTrainedModel:
     """With the weights of the folder: all that the model has, and no others."""
     folder = Path(info.folder)
-    source = Source(folder, kept.stored)
+    source = Source(folder, kept.stored, info.architecture in TEXTS_BY_TRANSFORMERS)
 
     def refused(reason: str) -> ConfigError:
         return ConfigError(f"model: the weights in {folder} cannot be loaded: {reason}")

@@ -44,7 +44,8 @@ def read_config(info: ModelInfo, trust: bool) -> Any:
     ):
         whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
     if info.architecture in TEXTS_BY_TRANSFORMERS:
-        whole = whole.get_text_config(decoder=True)
+        outside, whole = whole, whole.get_text_config(decoder=True)
+        whole.tie_word_embeddings |= getattr(outside, "tie_word_embeddings", None) or False
     for part in (whole, whole.get_text_config(decoder=True)):
         if hasattr(part, "quantization_config"):  # weights are decoded here
             del part.quantization_config

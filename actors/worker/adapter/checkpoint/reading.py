@@ -8,16 +8,18 @@ sets them into parts that wait for them (arriving.py).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, get_model_conversion_mapping
 from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig
 
+from ....model.info import read_json
 from ....model.quantization import NONE
 from ....model.weights.places import some
 from ....options.config import ConfigError
@@ -27,8 +29,9 @@ from .arriving import Arrivals, Chosen
 from .stored import Source
 
 TEXT = "model.language_model."
-OTHER_PARTS = tuple(
-    f"model.{part}." for part in ("visual", "vision_tower", "audio_tower", "embed_vision", "embed_audio")
+OTHER_PARTS = re.compile(  # which see, hear, or make of it what the text part is given
+    r"(model\.)?(visual|visual_embeddings_table|vision_(tower|model|projector)|audio_tower|sound_\w+"
+    r"|embed_(vision|audio)|merger|projector|(multi_modal|mm)_projector|patch_merge_mlp|mlp1)\."
 )
 IN_TURN = "HF_DEACTIVATE_ASYNC_LOAD"  # no threads that read ahead
 
@@ -49,6 +52,9 @@ def read_into(
     """
     arrivals = Arrivals(model, dtype, chosen, source.scales_of, better, source.table_dtype(dtype), division)
     mapping: Any = get_model_conversion_mapping(model)
+    if source.text_alone and get_checkpoint_conversion_mapping(model.config.model_type) is None:
+        # what becomes of its layers' tensors is said of the whole model alone
+        mapping += get_checkpoint_conversion_mapping(read_json(folder / "config.json").get("model_type")) or []
     about = LoadStateDictConfig(
         ignore_mismatched_sizes=True,
         device_map=None if device is None else {"": device},
@@ -97,8 +103,8 @@ def _check(model: Any, folder: Path, source: Source, info: Any) -> None:
     if missing := sorted((empty | set(info.missing_keys)) - {name for name, *_ in info.mismatched_keys}):
         problems.append(f"lacks {some(missing)}")
     unknown = sorted(name for name in info.unexpected_keys if not name.endswith("rotary_emb.inv_freq"))
-    if any(name.startswith(TEXT) for name in source.tensors):  # of which the other parts are not served
-        unknown = [name for name in unknown if not name.startswith(OTHER_PARTS)]
+    if source.text_alone or any(name.startswith(TEXT) for name in source.tensors):  # the other parts are not served
+        unknown = [name for name in unknown if not OTHER_PARTS.match(name)]
     if unknown := [name for name in unknown if not source.is_needless(name)]:
         problems.append(f"has {some(unknown)}, for which the model has no use")
     if wrong:

@@ -31,6 +31,7 @@ from ....model.formats.stored import (
     WeightFormat,
 )
 from ....model.gguf.folder import gguf_tensors
+from ....model.vision.texts import text_name
 from ....model.weights.places import some
 from ....model.weights.weight_files import read_weights
 from ....options.config import ConfigError
@@ -64,11 +65,18 @@ class LazyTensor:
             raise
 
 
+def _as_of_texts(name: str) -> str:
+    """What a tensor is called where there is nothing but the text part."""
+    return text_name(name) or name.removeprefix("language_model.")
+
+
 class Source:
     """Those of a folder."""
 
-    def __init__(self, folder: Path, stored: StoredWeights | None) -> None:
-        """ConfigError names what is missing, or has another shape than the tensors beside it."""
+    def __init__(self, folder: Path, stored: StoredWeights | None, text_alone: bool = False) -> None:
+        """ConfigError names what is missing, or has another shape than the tensors beside it. `text_alone`: of a whole
+        model, whose text part is filled."""
+        self.text_alone = text_alone
         self.found = read_weights(folder)
         self.stored = stored
         self.decoded = False
@@ -90,6 +98,8 @@ class Source:
         for name in self.found.keys() - used:
             if stored is None or stored.needless is None or not stored.needless.fullmatch(name):
                 self._plain(name)
+        if text_alone:
+            self.tensors = {_as_of_texts(name): tensor for name, tensor in self.tensors.items()}
 
     def take(self) -> bool:
         """Was what has been read since the last call quantised?"""
