@@ -85,8 +85,10 @@ class EngineAdministration:
             case Sleep():
                 return self._begin(message)
             case WakeUp():
+                is_news = not self._sleep.is_asked_by(message.call)
                 self._sleep.wake(Part(message.parts), message.call)
-                self._context.log.info("it is woken; still asleep: %s", self._sleep.state.asleep.name)
+                if is_news:
+                    self._context.log.info("it is woken; still asleep: %s", self._sleep.state.asleep.name)
                 self._tell_workers(LookAtSleep())
             case Parked():
                 if message.level == self._sleep.state.level:

@@ -43,7 +43,7 @@ class SleepControl:
 
     def is_asked_by(self, call: int) -> bool:
         """Is this one asked again?"""
-        return call in self._wait_for_sleep
+        return call in self._wait_for_sleep or call in self._wait_for_waking
 
     def fall_asleep(self, wanted: SleepState, calls: Iterable[int] = ()) -> None:
         """From now on. Who is parked already need not be again, unless more is to be given back."""

@@ -136,6 +136,17 @@ def test_a_call_on_which_a_worker_died_keeps_nobody_awake(
     assert state_of(life).is_on
 
 
+def test_a_waking_that_is_asked_again_while_a_model_loads_is_said_once(
+    clock: SimpleNamespace, new_lives: Callable[..., Lives], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    life = new_lives().now
+    life.turn(Sleep(7, 1, "keep"))
+    for _ in range(3):
+        life.turn(WakeUp(8, int(Part.ALL)))
+    assert caplog.text.count("it is woken") == 1
+
+
 def test_a_call_that_waits_for_a_worker_is_made_if_an_operator_lets_the_engine_sleep(
     clock: SimpleNamespace, new_lives: Callable[..., Lives]
 ) -> None:
