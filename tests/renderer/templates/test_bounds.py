@@ -13,7 +13,8 @@ from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from tests.support.selection import slow
 
 from .conversations import USER
-from .test_chat_template import by_transformers, make
+from .made import make
+from .test_chat_template import by_transformers
 
 MUCH = 64 << 20  # bytes that Python may take while it refuses
 
@@ -153,7 +154,8 @@ from pathlib import Path
 import pytest
 from actorserve.actors.renderer.templates import chat_template as template
 from actorserve.actors.renderer.templates.problem import OutOfMemory
-from tests.renderer.templates.test_chat_template import USER, make
+from tests.renderer.templates.conversations import USER
+from tests.renderer.templates.made import make
 
 template.MAX_MEMORY = {MUCH}
 ours = make(sys.argv[1], Path(sys.argv[2]))
@@ -175,7 +177,7 @@ from pathlib import Path
 import pytest
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.renderer.templates import chat_template as template
-from tests.renderer.templates.test_chat_template import make
+from tests.renderer.templates.made import make
 
 template.MAX_MEMORY = {MUCH}
 with pytest.raises(ConfigError, match="the chat template needs too much memory"):

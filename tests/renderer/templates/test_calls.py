@@ -13,8 +13,9 @@ from actorserve.actors.renderer.templates.chat_template import ChatTemplate, Tem
 from actorserve.actors.renderer.templates.problem import Declined
 
 from .conversations import USER, call, calls, parts, result
+from .made import make
 from .templates import ALL
-from .test_chat_template import by_transformers, make
+from .test_chat_template import by_transformers
 
 CALLED = "{% for c in m.tool_calls %}({{ c.function.name }}){% endfor %}{% endfor %}"
 JOINS = "{% for m in messages %}{{ '<' + m.content + '>' }}" + CALLED

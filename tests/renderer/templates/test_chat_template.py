@@ -7,7 +7,6 @@ from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from jinja2 import TemplateError
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from actorserve.actors.model.info import ModelInfo
-from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.options.config import ConfigError
 from actorserve.actors.renderer.templates import chat_template as module
 from actorserve.actors.renderer.templates.chat_template import ChatTemplate, TemplateProblem
 from actorserve.actors.renderer.templates.turns.alternation import alternating
@@ -24,6 +22,7 @@ from actorserve.actors.renderer.templates.turns.later_system import first_said_b
 from actorserve.actors.renderer.templates.turns.rounds import one_by_one
 
 from .conversations import CONVERSATIONS, IN_PARTS, OPTIONS, TOOLS, USER
+from .made import known, make
 from .templates import ALL, CHATML, LLAMA_3, PARTS
 
 # Most templates read contents as text and arguments as objects. These do not.
@@ -36,36 +35,6 @@ LEAVES_OUT_LATER_SYSTEM = {"smollm_3", "command_a"}
 KNOWS_DEVELOPERS = {"harmony"}  # to all others they are the system
 LEAVES_OUT_DEVELOPERS = {"nemotron"}  # of those: these name the role
 ALWAYS_THINKS = {"harmony"}  # where that is not wanted, as little as can be
-
-
-class Made(ChatTemplate):
-    """A renderer that remembers its model."""
-
-    def __init__(self, text: str, model: ModelInfo) -> None:
-        super().__init__(Config(chat_template=text if "{" in text else None), model)
-        self.model = model
-
-
-def make(text: str, folder: Path, **special: str) -> Made:
-    """Our renderer of a template; the model's special tokens are those given."""
-    (folder / "tokenizer_config.json").write_text(json.dumps(special))
-    model = ModelInfo(
-        folder=str(folder),
-        tokenizer_folder=str(folder),
-        architecture="LlamaForCausalLM",
-        vocab_size=32,
-        max_model_len=64,
-        end_tokens=[],
-        sampling_defaults={},
-    )
-    return Made(text, model)
-
-
-@cache
-def known(name: str) -> Made:
-    """That of one of ALL, compiled once for all tests."""
-    with TemporaryDirectory() as folder:
-        return make(ALL[name], Path(folder), bos_token="<s>", eos_token="</s>")
 
 
 @cache

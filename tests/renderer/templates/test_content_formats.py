@@ -15,6 +15,7 @@ from actorserve.actors.renderer.templates.content_formats import Reads, read_for
 from actorserve.actors.renderer.templates.sandbox import make_environment
 
 from .conversations import NESTED, USER, calls, parts, result
+from .made import known, make
 from .templates import ALL, CHATML
 from .test_chat_template import (
     KNOWS_DEVELOPERS,
@@ -22,8 +23,6 @@ from .test_chat_template import (
     READS_ARGUMENTS_AS_TEXT,
     READS_PARTS,
     by_transformers,
-    known,
-    make,
 )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from .conversations import USER, call, calls, result
-from .test_chat_template import make
+from .made import make
 
 FIRST = "{% set c = m.tool_calls[0] %}({{ c.id }}{{ c.function.arguments | tojson }})"
 ONE_CALL = {

@@ -9,8 +9,8 @@ import pytest
 from actorserve.actors.renderer.reasoning_state import left_thinking
 
 from .conversations import USER
+from .made import make
 from .templates import ALL
-from .test_chat_template import make
 
 ASSISTANT = "<|im_end|>\n<|im_start|>assistant\n"
 

@@ -12,8 +12,9 @@ from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from actorserve.actors.renderer.templates.sandbox import make_environment
 
 from .conversations import TOOLS, USER
+from .made import make
 from .templates import ALL, CHATML
-from .test_chat_template import by_transformers, make
+from .test_chat_template import by_transformers
 
 
 def test_a_request_brings_its_own_template(tmp_path: Path) -> None:

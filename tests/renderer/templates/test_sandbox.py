@@ -13,8 +13,9 @@ from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from actorserve.actors.renderer.templates.sandbox import MAX_TEXT, make_environment
 
 from .conversations import USER
+from .made import known, make
 from .templates import ALL
-from .test_chat_template import by_transformers, known, make
+from .test_chat_template import by_transformers
 
 GARBAGE: list[Any] = [None, True, 0, -1.5, "", "text", [], {}, [None], [[]], {"a": None}, "\ud800"]
 KEYS = ["role", "content", "tool_calls", "function", "arguments", "name", "type", "text", "thinking", "x"]

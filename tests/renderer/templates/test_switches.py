@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .conversations import USER
-from .test_chat_template import make
+from .made import make
 
 K3 = """{%- if thinking is undefined -%}{%- set thinking = true -%}{%- endif -%}
 {%- if thinking_effort is undefined -%}{%- set thinking_effort = 'max' -%}{%- endif -%}

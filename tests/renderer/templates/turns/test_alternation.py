@@ -11,7 +11,7 @@ from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from actorserve.actors.renderer.templates.turns.alternation import alternating
 
 from ..conversations import USER, call, calls, parts, result
-from ..test_chat_template import make
+from ..made import make
 from .test_later_system import LENIENT, STRICT, Turns, turns
 
 
