@@ -140,8 +140,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="set it to 256 or more"):
         check_vision(few, info, info.vision)
     exact = make_config({"model": str(tmp_path), "device": "cpu", "deterministic": True})
-    with pytest.raises(ConfigError, match="--deterministic"):
+    with pytest.raises(ConfigError, match=r"--deterministic: Gemma3For.* lets tokens of a picture see one another"):
         check_vision(exact, info, info.vision)
+    assert pooled.vision is not None and not pooled.vision.whole_pictures
+    check_vision(exact, pooled, pooled.vision)
     head = make_config(
         {
             "model": str(tmp_path),

@@ -165,10 +165,9 @@ def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
     name, does = model.architecture, "hears sounds" if spec.hears else "sees pictures"
     if spec.hears and not can_decode():
         raise ConfigError(f"model: {name} hears sounds: {MISSING}")
-    if config.deterministic:
-        raise ConfigError(
-            f"--deterministic: {name} {does}, and transformers promises no bits of theirs; leave the option out"
-        )
+    if config.deterministic and (spec.hears or spec.whole_pictures):
+        said = does if spec.hears else "lets tokens of a picture see one another"
+        raise ConfigError(f"--deterministic: {name} {said}, whose bits are not fixed as yet; leave the option out")
     if config.pipeline_parallel_size > 1:
         raise ConfigError(
             f"--pipeline-parallel-size: not with a model that {does} ({name}); --tensor-parallel-size divides it"

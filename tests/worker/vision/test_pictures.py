@@ -75,19 +75,20 @@ class Seeing(Driver):
         return count if not self.vision.spec.whole_pictures else inside[0][1] - sequence.computed
 
 
-def run(made: Made, family: str, preempt: float = 0.0, **options: Any) -> Seeing:
-    """Two pictures, a text, one picture; compared with transformers."""
+def run(made: Made, family: str, preempt: float = 0.0, count: int = 3, budget: int = 12, **options: Any) -> Seeing:
+    """So many of these: two pictures, a text, one picture; compared with transformers."""
     reference, folder = made(family)
     source = Source()
     prompts = [
         reference.prompt(TEXT[:5], picture(0), TEXT[5:9], picture(1, 24, 52), TEXT),
         reference.prompt(TEXT * 3),
         reference.prompt(picture(2, 30, 30), TEXT),
-    ]
+    ][:count]
     source.add(0, prompts[0])
-    source.add(2, prompts[2])
+    if count > 2:
+        source.add(2, prompts[2])
     runner = make_runner(config_for(folder, device="cpu", **options), source=source)
-    driver = Seeing(runner, budget=12, preempt=preempt, seed=3)
+    driver = Seeing(runner, budget=budget, preempt=preempt, seed=3)
     sequences = [Sequence(prompt.ids, ANSWER) for prompt in prompts]
     for sequence, prompt in zip(sequences, prompts, strict=True):
         driver.spans[id(sequence.prompt)] = [(start, start + length) for _, start, length, _ in prompt.pictures]
@@ -119,6 +120,16 @@ def test_logits_are_those_of_the_whole_model_wherever_prompts_are_cut(family: st
 def test_a_preempted_row_is_computed_again_from_its_slot(family: str, made: Made) -> None:
     driver = run(made, family, preempt=0.3)
     assert driver.steps > 40
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", *slow(*(one for one in FAMILIES if one not in ("qwen3_vl", "gemma3")))])
+def test_bits_are_the_same_alone_and_in_a_crowd(family: str, made: Made) -> None:
+    """With --deterministic: each picture is computed by itself, and so its embeddings are the same bits."""
+    crowd = run(made, family, preempt=0.3, deterministic=True)
+    alone = run(made, family, count=1, budget=1000, deterministic=True)
+    assert crowd.cuts and crowd.mixed
+    for at, logits in alone.logits[0].items():
+        assert torch.equal(crowd.logits[0][at], logits)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])

@@ -39,10 +39,13 @@ def test_steps_as_large_as_they_are(family: str, made: Made) -> None:
     run(made, family, graphs=False)
 
 
-@pytest.mark.parametrize("family", slow("qwen2_5_vl", "llava"))
+@pytest.mark.parametrize("family", ["llava", *slow("qwen2_5_vl", "qwen3_vl")])
 def test_a_token_has_the_same_bits_in_every_batch(family: str, made: Made) -> None:
-    """By the layers that promise it, whose pictures transformers makes: so that nobody asks for it."""
-    run(made, family, deterministic=True)
+    """With --deterministic; each picture is computed by itself."""
+    crowd, alone = (run(made, family, alone=alone, deterministic=True) for alone in (False, True))
+    assert crowd.cuts
+    for at, logits in alone.logits[0].items():
+        assert torch.equal(crowd.logits[0][at], logits)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", *slow("qwen3_vl", "internvl", "smolvlm")])
