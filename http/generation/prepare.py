@@ -158,6 +158,10 @@ def _told_beside(body: GenerationFields, settings: Settings) -> dict[str, Any]:
     options = body.stream_options
     continuous = settings.enable_force_include_usage or _continuous(body)
     final = settings.stream_response_default_include_usage or bool(options and options.include_usage)
+    asks_states = isinstance(body, ChatRequest | CompletionRequest) and body.return_hidden_states
+    if asks_states and not settings.enable_return_hidden_states:
+        text = "return_hidden_states: a server tells them that has --enable-return-hidden-states."
+        raise bad_request(text, "return_hidden_states")
     return {
         "usage": final or continuous,
         "continuous_usage": continuous,

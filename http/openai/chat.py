@@ -10,7 +10,7 @@ from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs
 from ..generation.times import PromptProgress
-from ..output.answer import EVENTS, Answer, Events, encode, usage
+from ..output.answer import EVENTS, Answer, Events, encode, last_state, usage
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
 from .mistral import with_thinking_parts
 
@@ -69,7 +69,7 @@ class ChatAnswer:
         if self._answer.wants.thinking_parts:
             message = with_thinking_parts(message) | {"reasoning": None, "reasoning_content": None}
         body = {"index": choice.index, "message": message, "token_ids": None}
-        return {**body, **self._beside(news), **self._ends(choice)}
+        return {**body, **self._beside(news), **self._ends(choice), **last_state(choice)}
 
     def _id(self, choice: Choice, index: int, own: str | None) -> str:
         return own or self._answer.call_id(choice.index, index)
@@ -113,7 +113,8 @@ class ChatAnswer:
         if not news:
             return b""
         pieces = news.pieces
-        inside = news.ended and self._answer.wants.continuous_usage  # an event of its own would have no tokens
+        alone = choice.hidden_states is not None or not self._answer.wants.continuous_usage
+        inside = news.ended and not alone  # an event of its own would have no tokens
         if self._plain and not inside and len(pieces) == 1 and isinstance(pieces[0], Content):
             parts = [self._text(choice, pieces[0].text)]
         else:
@@ -162,7 +163,7 @@ class ChatAnswer:
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
     def _last(self, choice: Choice) -> bytes:
-        body = {"index": choice.index, "delta": {}, "logprobs": None, **self._ends(choice)}
+        body = {"index": choice.index, "delta": last_state(choice), "logprobs": None, **self._ends(choice)}
         return self._events.event(choice, encode(body), ended=True)
 
     def _ends(self, choice: Choice) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import LogprobLists, joined
 from ..generation.times import PromptProgress
-from ..output.answer import EVENTS, Answer, Events, encode, usage
+from ..output.answer import EVENTS, Answer, Events, encode, last_state, usage
 from ..output.events import Content, Piece
 
 AFTER = b',"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
@@ -61,6 +61,7 @@ class CompletionAnswer:
             **{"index": index, "text": self._echo(choice) + _text(news.pieces), "token_ids": None},
             **self._beside(choice, news, True),
             **self._ends(choice),
+            **last_state(choice),
             "prompt_logprobs": self._answer.prompt_logprobs_of(prompt),
             "prompt_token_ids": choice.prompt_ids if wants.ids else None,
             **self._answer.prompt_text(prompt),
@@ -138,7 +139,7 @@ class CompletionAnswer:
         news = self._take(choice)
         if not news:
             return b""
-        ends = self._ends(choice) if news.ended else {"finish_reason": None}
+        ends = self._ends(choice) | last_state(choice) if news.ended else {"finish_reason": None}
         whole = {"index": choice.index, "text": _text(news.pieces), **self._beside(choice, news, False), **ends}
         return self._events.event(choice, encode(whole), ended=news.ended)
 

@@ -145,6 +145,7 @@ class AllowedTools(msgspec.Struct, tag_field="type", tag="allowed_tools"):
 class ChatRequest(GenerationFields, kw_only=True):
     """POST /v1/chat/completions."""
 
+    return_hidden_states: bool | None = None  # SGLang's: of the last token that was computed
     messages: msgspec.Raw
     max_tokens: Annotated[int | None, Range(NO_LIMIT)] = None
     max_completion_tokens: Annotated[int | None, Range(NO_LIMIT)] = None
@@ -203,6 +204,7 @@ class SessionParams(msgspec.Struct, forbid_unknown_fields=True):
 class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions."""
 
+    return_hidden_states: bool | None = None  # SGLang's: of the last token that was computed
     prompt: str | list[str | int | list[int]] | None = None
     max_tokens: Annotated[int | None, Range(NO_LIMIT)] = None  # 0, with echo, for those who want its logprobs only
     logprobs: Annotated[int | bool | None, Logprobs] = None

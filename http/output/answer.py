@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -171,6 +172,16 @@ class LongWriter(Protocol):
 
     async def write_long(self) -> None:
         """All has come."""
+
+
+def last_state(choice: Choice) -> dict[str, Any]:
+    """The hidden state of the last token that was computed, where it is wanted; empty where that is the prompt's."""
+    if choice.hidden_states is None:
+        return {}
+    rows, _, floats = choice.hidden_states
+    size, end = len(floats) // rows, choice.prompt_tokens + choice.tokens - 1
+    row = array("f", floats[size * (end - 1) : size * end] if choice.tokens > 1 else b"")
+    return {"hidden_states": row.tolist()}
 
 
 def usage(job: Job, nothing: bool = False) -> dict[str, Any]:

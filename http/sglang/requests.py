@@ -68,7 +68,7 @@ def wants_states(body: SglangGenerateRequest) -> bool:
 
 def more_told(body: SglangGenerateRequest) -> Object:
     """What choices are told beyond those of a completion, by the names of Sampling."""
-    return {"hidden_states": wants_states(body), "lists_prompt": bool(body.token_ids_logprob)}
+    return {"lists_prompt": bool(body.token_ids_logprob)}
 
 
 def is_batch(body: SglangGenerateRequest | SglangEncodeRequest) -> bool:
@@ -99,6 +99,7 @@ def completion_of(body: SglangGenerateRequest) -> TokensRequest:
     fields |= {
         "model": body.model or one_of(body.lora_path, "lora_path"),
         "priority": body.priority,
+        "return_hidden_states": wants_states(body) or None,
         "cache_salt": body.cache_salt or one_of(body.extra_key, "extra_key"),
         "request_id": body.rid if isinstance(body.rid, str) else None,
     }

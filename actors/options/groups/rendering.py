@@ -78,8 +78,8 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
     enable_return_hidden_states: Annotated[
         bool,
         Meta(
-            description="/generate tells hidden states to requests that say return_hidden_states; on a CPU. Memory is "
-            "taken for those that do"
+            description="/generate, chat and completions tell hidden states to requests that say return_hidden_states; "
+            "on a CPU. Memory is taken for those that do"
         ),
     ] = False
     response_role: Annotated[str, Meta(min_length=1, max_length=64, description="the role of chat's answers")] = (

@@ -139,6 +139,7 @@ def _sampling(
         logprob_token_ids=request.logprob_token_ids or [],
         plugins=plugins,
         watermarking_config=request.watermarking_config,
+        hidden_states=isinstance(request, ChatRequest | CompletionRequest) and bool(request.return_hidden_states),
         post_sampling_probs=isinstance(request, TokensRequest)
         and bool(request.post_sampling_probs)
         and _logprobs(request) >= 0,

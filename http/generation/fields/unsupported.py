@@ -29,8 +29,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 YET = " by this server yet."
 ELSEWHERE_MADE = {  # what does the same
-    "return_hidden_states": " here: /generate tells them, with --enable-return-hidden-states, and of a model that"
-    " pools /pooling, with the task token_embed.",
+    "return_hidden_states": " here: chat, completions and /generate tell them, with --enable-return-hidden-states, and"
+    " of a model that pools /pooling, with the task token_embed.",
 }
 INSIDE = "sampling_params."
 LABELS = frozenset({"request_id", "user", "metadata", "service_tier", "store", "stream_options"})
@@ -124,7 +124,9 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "thinking": (None,),
     "thinking_token_budget": (None, -1),
 }
-ELSEWHERE = frozenset({"logits_processors", "prompt_embeds"})  # looked at where the options are known
+ELSEWHERE = frozenset(
+    {"logits_processors", "prompt_embeds", "return_hidden_states"}
+)  # looked at where the options are known
 OF_COMPLETIONS = frozenset({"session_params"})
 OF_TOKENS = frozenset({"post_sampling_probs"})
 OF_MESSAGES = frozenset({"context_management"})

@@ -40,7 +40,6 @@ from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
-STATES = "return_hidden_states"
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
 
@@ -62,8 +61,6 @@ class SglangApi:
         moves = not (wants_logprobs(body) or wants_states(body))  # told at the end, and nobody has another server's
         if GIVEN in request and not moves:
             raise bad_request("body: one with logprobs or hidden states stays.", "body")
-        if wants_states(body) and not self._settings.enable_return_hidden_states:
-            raise bad_request(f"{STATES}: a server tells them that has --enable-return-hidden-states.", STATES)
         try:
             given = completion_of(body)
             given = seeded(request, given) if moves else given

@@ -153,6 +153,7 @@ ASKING: dict[str, list[Any]] = {
     "functions": [[{"name": "a"}]],
     "function_call": [{"name": "a"}],
     "prompt_embeds": [{"a": 1}, 1],
+    "return_hidden_states": [{"a": 1}, "a", 1],
     "kv_transfer_params": [{"a": 1}],
     "modalities": [["audio"], ["text", "audio"]],
     "web_search_options": [{}, {"search_context_size": "low"}],

@@ -7,6 +7,7 @@ from array import array
 from typing import Any
 
 import msgspec
+import pytest
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 from actorserve.http.generation.choice import Choice
@@ -17,7 +18,7 @@ from actorserve.http.output.answer import Answer
 from actorserve.http.sglang.answers import SglangAnswer
 from actorserve.http.sglang.schemas import SglangGenerateRequest
 from tests.http.fakes import finish_all
-from tests.http.serving import serving
+from tests.http.serving import HI, serving
 from tests.http.turns import OthersTurns
 
 ASKED: dict[str, Any] = {"text": "a", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
@@ -67,8 +68,12 @@ async def test_hidden_states_stand_apart_for_prompt_and_answer() -> None:
         assert about["hidden_states"] == [[[0.0], [1.0]], [2.0], [3.0]]
 
 
-async def test_hidden_states_of_a_server_that_tells_none() -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/generate", {"text": "a"}), ("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": HI})],
+)
+async def test_hidden_states_of_a_server_that_tells_none(path: str, body: dict[str, Any]) -> None:
     async with serving() as served:
-        answer = await served.ask("POST", "/generate", {"text": "a", "return_hidden_states": True})
+        answer = await served.ask("POST", path, body | {"return_hidden_states": True})
         assert (answer.status, answer.error["param"]) == (400, "return_hidden_states")
         assert "--enable-return-hidden-states" in answer.error["message"]

@@ -107,8 +107,32 @@ def test_a_death(telling: Telling, name: str) -> None:
         telling.check(last[index], prompt)
 
 
+def test_chats_and_completions_tell_that_of_the_last_token(telling: Telling) -> None:
+    body = {"n": 2, "temperature": 0, "max_tokens": 5, "ignore_eos": True, "return_hidden_states": True}
+    wanted = telling.ask(sampling_params={"max_new_tokens": 5})["meta_info"]["hidden_states"][-1]
+    with http_client(telling.server) as client:
+
+        def told(path: str, **more: Any) -> list[Any]:
+            answer = client.post(path, json=body | more)
+            assert answer.status_code == 200, answer.text
+            lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")] or [answer.text]
+            choices = [choice for line in lines for choice in json.loads(line)["choices"]]
+            found = [one | one.get("delta", {}) for one in choices]
+            return [one["hidden_states"] for one in found if "hidden_states" in one]
+
+        for stream in (False, True):
+            states = told("/v1/completions", prompt=PROMPT, stream=stream)
+            assert states == [pytest.approx(wanted, abs=2e-4)] * 2
+            chats = told("/v1/chat/completions", messages=[{"role": "user", "content": "Hi"}], stream=stream)
+            assert len(chats) == 2 and chats[0] == pytest.approx(chats[1], abs=2e-4) and len(chats[0]) == len(wanted)
+        one = client.post("/v1/completions", json=body | {"prompt": PROMPT, "max_tokens": 1}).json()
+        plain = client.post("/v1/completions", json=body | {"prompt": PROMPT, "return_hidden_states": False}).json()
+    assert [choice["hidden_states"] for choice in one["choices"]] == [[], []]
+    assert not any("hidden_states" in choice for choice in plain["choices"])
+
+
 def test_other_apis_say_where_they_are_told(telling: Telling) -> None:
     with http_client(telling.server) as client:
-        answer = client.post("/v1/completions", json={"prompt": "a", "return_hidden_states": True})
+        answer = client.post("/v1/responses", json={"input": "a", "return_hidden_states": True})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "return_hidden_states") and "/generate" in error["message"]
