@@ -29,8 +29,13 @@ class LineFile:
         os.ftruncate(self._fd, self._end)
 
     def append(self, line: bytes) -> None:
-        """OSError where the disk is full, or the like; then a part of it may be there."""
-        write_all(self._fd, line + b"\n")
+        """OSError where the disk is full, or the like; then nothing of it is there."""
+        before = os.fstat(self._fd).st_size
+        try:
+            write_all(self._fd, line + b"\n")
+        except OSError:
+            os.ftruncate(self._fd, before)
+            raise
 
     def sync(self) -> None:
         """What was appended is on the disk."""

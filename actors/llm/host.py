@@ -39,7 +39,7 @@ class Host(Supervisor):
     def __init__(self, system: System, memory: Memory, output: Output, caller: socket.socket, caller_pid: int) -> None:
         control = Control(socket_name(os.getuid(), 0, os.getpid()))
         super().__init__(system, memory, [], output, control, Manager(), welcome=self._welcome)
-        self.children = [child for child in self.children if not child.traits.has_clients]
+        self.children = [one for one in self.children if not (one.traits.has_clients or one.traits.is_client)]
         self._began = time.monotonic()
         self._caller = caller
         self._caller_pid = caller_pid

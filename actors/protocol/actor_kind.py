@@ -53,6 +53,7 @@ class ActorKind:
     sends: tuple[Sends, ...] = ()
     # it is handed clients' connections, and at the end finishes their requests, or tells them
     has_clients: bool = False
+    is_client: bool = False  # it asks the server itself, by connections that the supervisor makes
     # how it is kept alive
     prefork: bool = True  # forked from a template, which has done the imports
     # "module:function": what it imports only once it runs is imported by a template of its own, before it forks; of a

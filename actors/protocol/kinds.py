@@ -12,6 +12,7 @@ import importlib
 from typing import Any
 
 from ..telemetry.gauges import (
+    BATCHER_KEPT,
     FRONTEND_KEPT,
     HERALD_KEPT,
     HTTP2_KEPT,
@@ -20,6 +21,7 @@ from ..telemetry.gauges import (
     SCHEDULER_KEPT,
     TOOLS_KEPT,
     WORKER_KEPT,
+    BatcherGauge,
     FrontendGauge,
     HeraldGauge,
     Http2Gauge,
@@ -31,6 +33,7 @@ from ..telemetry.gauges import (
 )
 from ..telemetry.histograms import frontend_histograms, scheduler_histograms
 from ..telemetry.metrics import (
+    BATCHER_METRICS,
     FRONTEND_METRICS,
     HERALD_METRICS,
     HTTP2_METRICS,
@@ -257,6 +260,21 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         metrics=FRONTEND_METRICS,
         histograms=frontend_histograms,
         requests="own",
+    ),
+    ActorKind(
+        name="batcher",
+        module="actorserve.actors.batcher.actor",
+        late_imports="actorserve.actors.batcher.actor:import_late",
+        only_if="has_batches",
+        is_client=True,
+        restart_order=0,
+        restart_help="lines of batches that are being answered are asked again",
+        changeable=frozenset({"max_batch_lines"}),
+        gauges=BatcherGauge,
+        kept=BATCHER_KEPT,
+        metrics=BATCHER_METRICS,
+        needed=False,
+        rests=True,
     ),
 )
 KINDS = {kind.name: kind for kind in _ALL_KINDS}

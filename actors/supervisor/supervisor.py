@@ -186,6 +186,8 @@ class Supervisor:
         try:
             if child.traits.has_clients:
                 channel = self.connections.open_channel(child.name)
+            elif child.traits.is_client:
+                channel = self.connections.acceptor.open_inside(child.name)
             boot = self.memory.boot(child.spec, channel.fileno() if channel else None)
             pass_fds = [*self.memory.inherited, *([channel.fileno()] if channel else [])]
             child.start(

@@ -135,6 +135,20 @@ class ToolsGauge(IntEnum):
     FAILED = 3  # of them, those that no tool has answered
 
 
+class BatcherGauge(IntEnum):
+    """Written by the batcher; those of batches are 0 where another server's is at work on the folder."""
+
+    WAITING = 0  # batches that are not begun
+    RUNNING = 1
+    LINES_RUNNING = 2  # that are being asked
+    LINES_COMPLETED = 3
+    LINES_FAILED = 4
+    COMPLETED = 5  # batches
+    FAILED = 6
+    EXPIRED = 7
+    CANCELLED = 8
+
+
 class Http2Gauge(IntEnum):
     """Written by the supervisor, by what the relay of HTTP/2 tells it."""
 
@@ -169,4 +183,7 @@ HERALD_KEPT = frozenset[int](HeraldGauge) - {HeraldGauge.BLOCKS}
 MEDIA_KEPT = frozenset[int](MediaGauge) - {MediaGauge.WAITING, MediaGauge.USED, MediaGauge.HELD}
 HTTP2_KEPT = frozenset[int](Http2Gauge) - {Http2Gauge.CONNECTIONS, Http2Gauge.STREAMS}
 TOOLS_KEPT = frozenset[int]({ToolsGauge.CALLS, ToolsGauge.FAILED})
+BATCHER_KEPT = frozenset[int](BatcherGauge) - {
+    *(BatcherGauge.WAITING, BatcherGauge.RUNNING, BatcherGauge.LINES_RUNNING),
+}
 WORKER_KEPT = frozenset[int]({WorkerGauge.LATE_COMPILATIONS})

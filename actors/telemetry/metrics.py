@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from .gauges import FrontendGauge, HeraldGauge, Http2Gauge, MediaGauge, PorterGauge, ToolsGauge
+from .gauges import BatcherGauge, FrontendGauge, HeraldGauge, Http2Gauge, MediaGauge, PorterGauge, ToolsGauge
 from .gauges import SchedulerGauge as Gauge
 
 
@@ -134,6 +134,17 @@ TOOLS_METRICS = (
     Metric("gauge", "actorserve:tools_connections", "Connections to MCP servers", ToolsGauge.CONNECTIONS),
     Metric("counter", "actorserve:tools_calls", "Calls of tools of MCP servers", ToolsGauge.CALLS),
     Metric("counter", "actorserve:tools_failed", "Calls that no tool has answered", ToolsGauge.FAILED),
+)
+BATCHER_METRICS = (
+    Metric("gauge", "actorserve:batches_waiting", "Batches that are not begun", BatcherGauge.WAITING),
+    Metric("gauge", "actorserve:batches_running", "Batches whose lines are being answered", BatcherGauge.RUNNING),
+    Metric("gauge", "actorserve:batch_lines_running", "Their lines that are being asked", BatcherGauge.LINES_RUNNING),
+    Metric("counter", "actorserve:batch_lines_completed", "Lines answered with 200", BatcherGauge.LINES_COMPLETED),
+    Metric("counter", "actorserve:batch_lines_failed", "Lines in files of errors", BatcherGauge.LINES_FAILED),
+    Metric("counter", "actorserve:batches_completed", "Batches that came to their end", BatcherGauge.COMPLETED),
+    Metric("counter", "actorserve:batches_failed", "Batches that could not be begun", BatcherGauge.FAILED),
+    Metric("counter", "actorserve:batches_expired", "Batches whose time was over", BatcherGauge.EXPIRED),
+    Metric("counter", "actorserve:batches_cancelled", "Batches that were cancelled", BatcherGauge.CANCELLED),
 )
 HTTP2_METRICS = (
     Metric("gauge", "actorserve:http2_connections", "Connections over HTTP/2", Http2Gauge.CONNECTIONS),

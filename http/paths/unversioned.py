@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..route import Route
 from .completions import COMPLETIONS
 from .conversations import CONVERSATIONS, PATH
+from .files import BATCHES, FILES, FILES_AND_BATCHES
 from .pooling import POOLING
 from .responses import RESPONSES, RESPONSES_AND_MESSAGES
 
@@ -24,6 +25,6 @@ UNVERSIONED: tuple[Route, ...] = tuple(
         handler=HANDLERS.get(route.path, route.handler),
         listed=False,
     )
-    for route in (*COMPLETIONS, *RESPONSES_AND_MESSAGES, *CONVERSATIONS, *POOLING)
-    if route.path in SAME or route.path.startswith((RESPONSES, PATH))
+    for route in (*COMPLETIONS, *RESPONSES_AND_MESSAGES, *CONVERSATIONS, *FILES_AND_BATCHES, *POOLING)
+    if route.path in SAME or route.path.startswith((RESPONSES, PATH, FILES, BATCHES))
 )

@@ -16,13 +16,14 @@ def deaths(work: Callable[[], object]) -> Iterator[int]:
     so on: after each of these deaths the number of calls that were made. It ends once the work comes to its end.
     """
     calls = 0
-    while _dies(work, calls):
+    while dies(work, calls):
         yield calls
         calls += 1
     assert calls, "the work made no call"
 
 
-def _dies(work: Callable[[], object], calls: int) -> bool:
+def dies(work: Callable[[], object], calls: int) -> bool:
+    """Does it, before it makes another call than so many?"""
     if (pid := os.fork()) == 0:
         _live(work, calls)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -41,7 +41,10 @@ def test_a_death_tears_no_other_line(tmp_path: Path) -> None:
 
     def append() -> None:
         file = opened(path)
-        os.write, write = (lambda fd, data: write(fd, memoryview(data)[:2])), os.write  # the kernel takes little at a time
+        os.write, write = (
+            (lambda fd, data: write(fd, memoryview(data)[:2])),
+            os.write,
+        )  # the kernel takes little at a time
         file.append(b"line one")
         file.append(b"line two")
 

@@ -40,15 +40,18 @@ def descriptors(server: Server) -> dict[str, int]:
 def find_leaks(server: Server, before: dict[str, int]) -> list[str]:
     """What is still held when all requests have ended, and descriptors that were not there `before`."""
     deadline = time.monotonic() + SETTLED_S
-    while any((left := gauges(server)).values()) and time.monotonic() < deadline:
-        time.sleep(0.05)  # the last broken off requests end; can only be asked for
-    leaks = [f"{name} {value:g}" for name, value in left.items() if value]
-    leaks += [
+    while (leaks := _held(server, before)) and time.monotonic() < deadline:
+        time.sleep(0.05)  # the last broken off requests end, and connections that rest; can only be asked for
+    return leaks
+
+
+def _held(server: Server, before: dict[str, int]) -> list[str]:
+    held = [f"{name} {value:g}" for name, value in gauges(server).items() if value]
+    return held + [
         f"{name}: {count} descriptors, {before[name]} before"
         for name, count in descriptors(server).items()
         if count > before[name] + 2
     ]
-    return leaks
 
 
 def report(tally: Tally, options: argparse.Namespace, leaks: list[str]) -> None:

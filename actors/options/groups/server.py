@@ -186,7 +186,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             description="restarts of one actor within a minute; one more, and the server ends, or goes on without a "
-            "porter, herald, keeper, caretaker, media or tools actor for a minute",
+            "porter, herald, keeper, caretaker, media actor, tools actor or batcher for a minute",
         ),
     ] = 5
     log_level: Annotated[LogLevel, Meta(description="the least grave log lines to show")] = "info"

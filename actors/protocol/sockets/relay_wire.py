@@ -1,10 +1,10 @@
-"""What the supervisor and its relays say to each other: both ends of these wires.
+"""What the supervisor and its relays, or its clients among the actors, say to each other: both ends of these wires.
 
 beat         by the relay's standard output: its gauges as 64-bit numbers, or one byte if it has none. Written by
              supervisor/connections/relay_process.py, read by supervisor/connections/relay.py
-ask, answer  by a sequenced-packet socket, one for each life of the relay of HTTP/2: the address of a client for whom
-             it wants a connection to a frontend, and that connection as a descriptor, or none if it cannot be had.
-             Answers come in the order of asks. Written and read by supervisor/connections/http2/way.py and
+ask, answer  by a sequenced-packet socket, one for each life of the relay of HTTP/2 and of the batcher: the address of a
+             client for whom it wants a connection to a frontend, and that connection as a descriptor, or none if it
+             cannot be had. Answers come in the order of asks. Written and read by runtime/way.py and
              supervisor/connections/inner.py
 """
 

@@ -1,4 +1,4 @@
-"""Where connections come from: the listeners, and as asks of a relay, for which they are made (inner.py).
+"""Where connections come from: the listeners, and as asks of a relay or an actor, for which they are made (inner.py).
 
 Nobody is accepted unless some frontend takes connections: until then the kernel keeps the queue, also while no
 descriptor is left for another one.
@@ -30,7 +30,7 @@ class Acceptor:
     ) -> None:
         self._listeners = list(listeners)
         self._come, self._again = come, again
-        self._inner: InnerDoor | None = None
+        self._inner: dict[str, InnerDoor] = {}  # by who asks for connections
         self._is_paused = self._is_stopped = False
         self.is_open = False
 
@@ -46,19 +46,19 @@ class Acceptor:
                 loop.add_reader(listener, self._accept, listener)
             else:
                 loop.remove_reader(listener)
-        if self._inner is not None:
-            self._inner.hear(wanted)
+        for door in self._inner.values():
+            door.hear(wanted)
 
-    def open_inside(self) -> socket.socket:
-        """For a new life of a relay: by what it asks for connections, to be passed on and then closed here. Its
-        predecessor's is closed.
+    def open_inside(self, name: str) -> socket.socket:
+        """For a new life of a relay, or of an actor that is a client: by what it asks for connections, to be passed on
+        and then closed here. Its predecessor's is closed.
         """
-        if self._inner is not None:
-            self._inner.close()
-        self._inner, theirs = InnerDoor.open(self._come_inside)
+        if name in self._inner:
+            self._inner[name].close()
+        self._inner[name], theirs = InnerDoor.open(self._come_inside)
         if self._is_stopped:
-            self._inner.close()
-        self._inner.hear(self.is_open)
+            self._inner[name].close()
+        self._inner[name].hear(self.is_open)
         return theirs
 
     def _come_inside(self, connection: InnerConnection, client: str) -> None:
@@ -96,6 +96,6 @@ class Acceptor:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
-        if self._inner is not None:
-            self._inner.close()
-            self._inner = None
+        for door in self._inner.values():
+            door.close()
+        self._inner.clear()

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from actorserve.actors.files.batches import Batch, BatchRequest, BatchStore, NoInput
 from actorserve.actors.files.store import FileStore
+from actorserve.actors.files.threads import on_disk
 
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode_query
@@ -23,7 +24,7 @@ from ...routes import BATCHED
 from ...settings import Settings, printable
 from ...transport.json_response import json_response
 from .files import find_file, no_file
-from .requests import check_same, folder_of, new_id, on_disk, owner_of, settings_of
+from .requests import check_same, folder_of, new_id, owner_of, settings_of
 
 PREFIX = "batch_"
 INPUT = "input_file_id"

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from actorserve.actors.files.owner import Owner
 from actorserve.actors.files.store import FileStore, InUse, NoRoom, StoredFile, Upload
+from actorserve.actors.files.threads import on_disk
 
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode_query
@@ -19,7 +20,7 @@ from ...openai.responses.stored import page_of
 from ...settings import Settings, printable
 from ...transport.json_response import json_response
 from ...transport.upload import read_upload
-from .requests import check_same, folder_of, new_id, on_disk, owner_of, settings_of
+from .requests import check_same, folder_of, new_id, owner_of, settings_of
 
 PREFIX = "file-"
 AT_ONCE = 1 << 20  # bytes of a file that are one piece of an answer, which another frontend can go on with

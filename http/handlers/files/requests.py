@@ -1,12 +1,9 @@
-"""What /v1/files and /v1/batches have in common: whose request it is, the id that it makes, and work on the disk."""
+"""What /v1/files and /v1/batches have in common: their folder, whose request it is, and the id that it makes."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
-from collections.abc import Callable
-from typing import TypeVar
 
 from aiohttp import web
 
@@ -20,7 +17,6 @@ from ...settings import FileSettings, Settings
 from ...transport.resume import record_of
 from ..answering import follow
 
-T = TypeVar("T")
 ID_DIGITS = 24
 
 
@@ -62,13 +58,3 @@ def check_same(is_same: bool) -> None:
     """422 for a key that was used for another request."""
     if not is_same:
         raise ApiError(422, "This Idempotency-Key was used for a request with another body.", "Idempotency-Key")
-
-
-async def on_disk(work: Callable[..., T], *given: object) -> T:
-    """In a thread, since disks may be slow. It has come to its end here, also where nobody waits for it any more."""
-    task = asyncio.ensure_future(asyncio.to_thread(work, *given))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

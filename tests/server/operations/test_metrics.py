@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from actorserve.actors.frontend.observability.key_metrics import of_keys
 from actorserve.actors.telemetry.metrics import (
+    BATCHER_METRICS,
     HERALD_METRICS,
     HTTP2_METRICS,
     MEDIA_METRICS,
@@ -283,6 +284,7 @@ def test_the_dashboard_charts_what_is_exported(client: httpx.Client) -> None:
         f"{metric.name}{'_total' * (metric.type == 'counter')}"
         for metric in (*MEDIA_METRICS, *PORTER_METRICS, *HERALD_METRICS, *TOOLS_METRICS, *HTTP2_METRICS)
     }  # where there is media, a porter, a herald, a tools actor or --http2-port
+    seeing |= {f"{metric.name}{'_total' * (metric.type == 'counter')}" for metric in BATCHER_METRICS}  # or --files-dir
     seeing |= {f"{family.name}{'_total' * (family.kind == 'counter')}" for family in of_keys([])}  # or a --key-file
     seeing |= {"actorserve:adapters", "actorserve:adapter_requests"}  # or --enable-lora
     assert charted - seeing <= exported and seeing <= charted, (charted ^ seeing) - exported

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from actorserve.actors.protocol.sockets.relay_wire import HERE, NONE_LEFT
+from actorserve.actors.runtime.way import Way, WayClosed
 from actorserve.actors.supervisor.connections.http2.frames import PREFACE, Frames, Misused
 from actorserve.actors.supervisor.connections.http2.heads import BadHead, to_answer, to_request
-from actorserve.actors.supervisor.connections.http2.way import Way, WayClosed
 from actorserve.actors.supervisor.connections.inner import make_pair
 
 ASKED = [(b":method", b"POST"), (b":path", b"/a?b=c"), (b":scheme", b"http"), (b":authority", b"there")]

@@ -137,7 +137,7 @@ async def test_a_relay_asks_again_behind_what_the_kernel_has_refused(
         return socket.send_fds(channel, *what)
 
     monkeypatch.setattr(inner, "socket", Shim(send_fds=send_fds))
-    with server.connections.acceptor.open_inside() as theirs:
+    with server.connections.acceptor.open_inside("relay") as theirs:
         theirs.setblocking(False)
         answers: list[bytes] = []
 

@@ -10,10 +10,15 @@ from typing import Any
 
 import aiohttp
 
-from . import responding, sessions, talking
+from . import batching, responding, sessions, talking
 from .http2 import Http2Session
 
-OWN_CLIENTS = {talking.PATH: talking.talk, sessions.PATH: sessions.hold, responding.PATH: responding.respond}
+OWN_CLIENTS = {
+    talking.PATH: talking.talk,
+    sessions.PATH: sessions.hold,
+    responding.PATH: responding.respond,
+    batching.PATH: batching.hold,
+}
 Answer = tuple[list[str] | list[float], list[str], int, list[str]]
 RESETS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionResetError)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 
-from . import media, responding, sessions, talking, texts
+from . import batching, media, responding, sessions, talking, texts
 from .talking import Request
 
 MADE = {  # by the option that asks for them
@@ -17,6 +17,7 @@ MADE = {  # by the option that asks for them
     "heard": media.heard_requests,
     "sessions": sessions.sessions,
     "responses": responding.responses,
+    "batches": batching.batches,
 }
 
 

@@ -47,7 +47,7 @@ class Http2Port(Relay):
 
     def begin(self, address: tuple[str, int], supervisor: Supervisor) -> tuple[Sequence[str], list[int]]:
         config, fds = self._config, [listener.fileno() for listener in self._listeners]
-        self._way = supervisor.connections.acceptor.open_inside().detach()
+        self._way = supervisor.connections.acceptor.open_inside(self.name).detach()
         told = Settings(
             os.getpid(),
             fds,

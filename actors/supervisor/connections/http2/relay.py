@@ -21,12 +21,12 @@ import msgspec
 from ....options.config import Config
 from ....options.serving.certificates import LOOK_S, Certificates, first_context
 from ....options.serving.tls import make_context
+from ....runtime.way import Way, WayClosed
 from ..descriptors import PAUSE_S
 from ..relay_process import CHUNK, beat, pass_on, run_relay, told_to_end
 from .door import Settings
 from .frames import PREFACE
 from .session import IDLE_S, Counts, Session
-from .way import Way, WayClosed
 
 HTTP2, HTTP1 = "h2", "http/1.1"
 HANDSHAKE_S = 10.0  # what a client gets for its part of the TLS handshake, or for its first bytes

@@ -19,11 +19,11 @@ import h2.exceptions
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
+from ....runtime.way import Way
 from ..relay_process import CHUNK
 from .frames import Frames, Misused
 from .heads import Headers
 from .stream import Stream
-from .way import Way
 
 MOST_STREAMS = 128  # of a connection at once
 WINDOW = 64 << 10  # of a stream: what may wait here for a frontend

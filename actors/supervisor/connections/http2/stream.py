@@ -16,9 +16,9 @@ import h11
 from h2.errors import ErrorCodes
 from h2.exceptions import StreamClosedError
 
+from ....runtime.way import Way, WayClosed
 from ..relay_process import CHUNK
 from .heads import BadHead, Headers, to_answer, to_request
-from .way import Way, WayClosed
 
 LONGEST_HEAD = 256 << 10  # of an answer: it is the server's own
 UNAVAILABLE = 503

@@ -1,4 +1,4 @@
-"""The relay's end of the way to frontends: it asks the supervisor for a connection, and gets it as a descriptor."""
+"""The way to frontends for who is in this server: it asks the supervisor for a connection, and gets a descriptor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections import deque
 
-from ....protocol.sockets.relay_wire import ASK_BYTES, HERE, MOST_ASKED
+from ..protocol.sockets.relay_wire import ASK_BYTES, HERE, MOST_ASKED
 
 TAKEN_BYTES = 8
 

@@ -1,0 +1,155 @@
+"""The batcher: it answers the lines of batches (/v1/batches) by asking this server, as any client does.
+
+The folder of --files-dir is all that it knows: it looks there for what is new, and for what is cancelled. So it does
+not matter who dies, nor which server the request came to. Of several servers on one folder the batcher of one works,
+and that of another when it has ended. Who writes which file, and what each death leaves, stands in files/folder.py.
+When the server stops, the batcher ends before the frontends do, and its batches go on at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+from ..files.batches import Batch, BatchStore
+from ..files.folder import Folder
+from ..files.store import FileStore
+from ..files.threads import on_disk
+from ..options.config import Config
+from ..runtime.loop import LoopActor, run_loop
+from ..runtime.process import Context
+from ..runtime.way import Way
+from ..telemetry.gauges import BatcherGauge as Gauge
+from .batch_run import BatchRun
+
+MOST_RUNNING = 16  # batches, the oldest first
+AGAIN_S = 10.0  # until the next try, where the disk has failed
+SWEEP_S = 60.0  # between two looks for files that have expired, and for what dead writers have left
+ENDS = {
+    "completed": Gauge.COMPLETED,
+    "failed": Gauge.FAILED,
+    "expired": Gauge.EXPIRED,
+    "cancelled": Gauge.CANCELLED,
+}
+
+
+class BatcherActor(LoopActor):
+    """The one of a server."""
+
+    def __init__(self, context: Context) -> None:
+        config = context.config
+        assert config.files_dir is not None, "there is no batcher without"
+        self._context = context
+        self._folder = Folder(config.files_dir)
+        self._store = BatchStore(self._folder)
+        self._files = FileStore(self._folder, config.files_limit)
+        self._most = config.max_batch_lines or max(1, context.system.max_num_seqs // 2)
+        self._held: int | None = None  # while this is the batcher of the folder
+        self._runs: dict[str, BatchRun] = {}
+        self._ended = set[str]()
+        self._waiting = 0
+        self._tasks = set[asyncio.Task[None]]()
+        self._looking: asyncio.Task[None] | None = None
+        self._look_at = self._sweep_at = 0.0
+
+    def open(self) -> None:
+        """The loop is there."""
+        from .asking import Asker  # aiohttp with it, which the template that forks this actor has no use for
+
+        channel = self._context.channel
+        assert channel is not None, "who is a client has a channel"
+        self._loop = asyncio.get_running_loop()
+        self._asker = Asker(self._context.config, Way(channel), self._context.secret(), self._most)
+
+    def beat(self) -> None:
+        """Is there anything new? One look at a time: a disk may be slow."""
+        gauges = self._context.status
+        gauges.set_gauge(Gauge.WAITING, self._waiting)
+        gauges.set_gauge(Gauge.RUNNING, len(self._runs))
+        gauges.set_gauge(Gauge.LINES_RUNNING, self._asker.running)
+        if (self._looking is None or self._looking.done()) and self._loop.time() >= self._look_at:
+            self._looking = self._start(self._look())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """What it fails of ends this life."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._is_done)
+        return task
+
+    def _is_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.result()
+
+    async def _look(self) -> None:
+        try:
+            await on_disk(self._folder.make)
+            if self._held is None:
+                self._held = await on_disk(self._folder.take_batcher)
+            if self._held is not None:
+                await self._look_for_batches()
+                if self._loop.time() >= self._sweep_at:
+                    self._sweep_at = self._loop.time() + SWEEP_S
+                    await on_disk(self._files.sweep)
+        except OSError as error:
+            self._failed("the folder of --files-dir cannot be used", error)
+
+    async def _look_for_batches(self) -> None:
+        for name, run in self._runs.items():
+            if await on_disk(self._store.is_cancelled, name):
+                run.cancel()
+        for batch in (waiting := await on_disk(self._new))[: MOST_RUNNING - len(self._runs)]:
+            self._begin(batch)
+        self._waiting = max(0, len(waiting) + len(self._runs) - MOST_RUNNING)
+
+    def _new(self) -> list[Batch]:
+        """Those that have not ended and do not run, the oldest first."""
+        names = set(os.listdir(self._folder.batches)) - self._ended - self._runs.keys()
+        found = [one for name in names if (one := self._store.get(name)) is not None]
+        self._ended.update(one.id for one in found if one.has_ended)
+        return sorted((one for one in found if not one.has_ended), key=lambda one: (one.request.order, one.id))
+
+    def _begin(self, batch: Batch) -> None:
+        limits = self._context.system.files.body_bytes, self._most
+        run = BatchRun(self._store, self._asker, batch, limits, self._answered)
+        if batch.cancelled_at is not None:
+            run.cancel()
+        self._runs[batch.id] = run
+        self._start(self._go_through(run))
+
+    async def _go_through(self, run: BatchRun) -> None:
+        """A disk that fails is tried again."""
+        name = run.request.id
+        try:
+            await run.run()
+        except OSError as error:
+            self._failed(f"{name} cannot go on", error)
+        else:
+            self._ended.add(name)
+            self._context.status.add(ENDS[run.state.status], 1)
+            counts = run.state.completed, run.state.failed, run.state.total
+            self._context.log.info("%s: %s; %d lines answered, %d with errors, of %d", name, run.state.status, *counts)
+        finally:
+            del self._runs[name]
+
+    def _failed(self, what: str, error: OSError) -> None:
+        self._context.log.error("%s: %s; it is tried again in %g s", what, error, AGAIN_S)
+        self._look_at = self._loop.time() + AGAIN_S
+
+    def _answered(self, is_error: bool) -> None:
+        self._context.status.add(Gauge.LINES_FAILED if is_error else Gauge.LINES_COMPLETED, 1)
+
+
+def import_late(config: Config) -> None:
+    """What is imported only as it runs."""
+    importlib.import_module(".asking", __package__)
+
+
+def main(context: Context) -> None:
+    """Run the batcher until it is told to stop: what is not answered then is asked again."""
+    actor = BatcherActor(context)
+    run_loop(context, actor, lambda _: actor.open())

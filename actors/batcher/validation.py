@@ -1,0 +1,102 @@
+"""Whether the lines of a file are those of a batch; what is wrong is told by OpenAI's codes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ..files.batches import LineError
+from ..files.lines import Request, decode_request
+from ..protocol.wire import UNREADABLE
+
+MOST_LINES = 1_000_000
+MOST_ERRORS = 100  # that are told
+TURN = 200  # lines that are read before others have theirs
+FIELD = re.compile(r"field `(\w+)`|`\$\.(\w+)")
+
+
+async def lines_of(path: Path, longest: int) -> AsyncIterator[tuple[int, bytes]]:
+    """Those that are not empty, with their numbers; of a longer one its beginning alone."""
+    number = 0
+    with path.open("rb") as file:
+        while line := file.readline(longest + 1):
+            number += 1
+            if line.strip():
+                yield number, line
+            while len(line) > longest and not line.endswith(b"\n"):
+                line = file.readline(longest + 1)
+            if number % TURN == 0:
+                await asyncio.sleep(0)
+
+
+@dataclass
+class Checked:
+    """What was found."""
+
+    total: int = 0
+    model: str | None = None
+    errors: list[LineError] = field(default_factory=list)
+
+
+async def check_lines(path: Path, endpoint: str, longest: int) -> Checked:
+    """All of them. `longest`: bytes that one may have."""
+    found, names = Checked(), set[str]()
+    async for number, line in lines_of(path, longest):
+        found.total += 1
+        if (error := _error(found, names, line, endpoint, longest)) is not None:
+            found.errors.append(msgspec.structs.replace(error, line=number))
+        if found.total > MOST_LINES:
+            found.errors = [LineError("too_many_tasks", f"A batch has at most {MOST_LINES} lines.")]
+        if found.total > MOST_LINES or len(found.errors) >= MOST_ERRORS:
+            break
+    if not found.total:
+        found.errors.append(LineError("empty_file", "The file has no lines: each is a request."))
+    return found
+
+
+def _error(found: Checked, names: set[str], line: bytes, endpoint: str, longest: int) -> LineError | None:
+    if len(line) > longest:
+        return LineError("invalid_json_line", f"This line is longer than {longest} bytes (--max-body-bytes).")
+    try:
+        request = decode_request(line)
+    except msgspec.ValidationError as error:
+        match = FIELD.search(str(error))
+        if match is None:  # no object
+            return LineError("invalid_json_line", f"This line is no request: {error}")
+        code = "invalid_type" if match[1] is None else "missing_required_parameter"
+        return LineError(code, str(error), match[1] or match[2])
+    except UNREADABLE:
+        return LineError("invalid_json_line", "This line is not parseable as valid JSON.")
+    return _error_of(found, names, request, endpoint)
+
+
+def _error_of(found: Checked, names: set[str], request: Request, endpoint: str) -> LineError | None:
+    if request.custom_id in names:
+        text = f"The custom_id '{request.custom_id}' is that of an earlier line; each is there once."
+        return LineError("duplicate_custom_id", text, "custom_id")
+    names.add(request.custom_id)
+    if request.method != "POST":
+        return LineError("invalid_method", "The method must be POST.", "method")
+    if request.url != endpoint:
+        return LineError("invalid_url", f"The url is not the batch's endpoint, {endpoint}.", "url")
+    model = _model_of(request)
+    if len(names) == 1:
+        found.model = model
+    if model != found.model:
+        text = (
+            f"The model {model or 'of this line'} is not that of the first line, {found.model or 'which names none'}."
+        )
+        return LineError("mismatched_model", text, "body.model")
+    return None
+
+
+def _model_of(request: Request) -> str | None:
+    try:
+        return msgspec.json.decode(bytes(request.body.get("model", b"null")), type=str | None)
+    except UNREADABLE:  # the server says what is wrong
+        return None

@@ -1,0 +1,158 @@
+"""How a line is asked, until there is an answer that is one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from actorserve.actors.batcher import asking
+from actorserve.actors.batcher.asking import Asker
+from actorserve.actors.files.batches import BatchRequest
+from actorserve.actors.files.lines import Request, decode_request
+from actorserve.actors.files.owner import read_key
+from actorserve.actors.options.config import make_config
+from actorserve.actors.runtime.way import Way, WayClosed
+from tests.batcher.scene import ENDPOINT, line
+from tests.files.test_store import BATCH, OWNER, request
+
+SECRET = b"s" * 32
+Say = Callable[[int], web.Response]
+
+
+class Frontend:
+    """Answers the nth request with say(n)."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[dict[str, str], Any]] = []
+        self.say: Say = lambda _: web.json_response({"text": "hi"}, headers={"X-Request-Id": "id"})
+        self.at_once = self.most_at_once = 0
+        self.opened = 0  # connections
+        self.closed = False
+
+    async def answer(self, asked: web.Request) -> web.Response:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.requests.append((dict(asked.headers), await asked.json()))
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return self.say(len(self.requests))
+
+    async def open(self, client: str) -> socket.socket:
+        """As Way.open."""
+        if self.closed:
+            self.closed = False
+            raise WayClosed
+        self.opened += 1
+        connection = socket.socket()
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self.port))
+        return connection
+
+    port = 0
+
+
+@pytest_asyncio.fixture
+async def frontend(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Frontend]:
+    made = Frontend()
+    app = web.Application()
+    app.router.add_post(ENDPOINT, made.answer)
+    monkeypatch.setattr(asking, "pause_s", lambda retry_after, tries: 0.0)
+    async with TestServer(app) as server:
+        assert server.port is not None
+        made.port = server.port
+        yield made
+
+
+@pytest_asyncio.fixture
+async def asker(frontend: Frontend) -> AsyncIterator[Asker]:
+    async for one in asker_of(frontend):
+        yield one
+
+
+async def asker_of(frontend: Frontend, most: int = 4, **options: Any) -> AsyncIterator[Asker]:
+    made = Asker(make_config(options), cast(Way, frontend), SECRET, most)
+    yield made
+    await made.close()
+
+
+def request_of(name: str = "a", **fields: Any) -> Request:
+    return decode_request(line(name, **fields).encode())
+
+
+def batch() -> BatchRequest:
+    return request()
+
+
+async def test_it_asks_as_the_owner_with_a_key_of_the_line(frontend: Frontend, asker: Asker) -> None:
+    answer = await asker.ask(batch(), 7, request_of())
+    assert answer["custom_id"] == "a" and answer["error"] is None and answer["id"].startswith("batch_req_")
+    assert answer["response"] == {"status_code": 200, "request_id": "id", "body": {"text": "hi"}}
+    ((headers, body),) = frontend.requests
+    assert headers["Idempotency-Key"] == f"{BATCH}-7" and body == {"model": "m", "prompt": "a"}
+    assert read_key(headers["Authorization"].removeprefix("Bearer ").encode(), SECRET) == OWNER
+
+
+async def test_connections_are_used_again(frontend: Frontend, asker: Asker) -> None:
+    for number in range(5):
+        await asker.ask(batch(), number, request_of())
+    assert frontend.opened == 1
+
+
+async def test_so_many_lines_are_asked_at_once(frontend: Frontend) -> None:
+    async for asker in asker_of(frontend, most=2):
+        await asyncio.gather(*(asker.ask(batch(), number, request_of()) for number in range(9)))
+    assert frontend.most_at_once == 2 and len(frontend.requests) == 9
+
+
+@pytest.mark.parametrize("given", [{}, {"priority": -3}])
+async def test_by_priority_all_others_are_first(frontend: Frontend, given: dict[str, int]) -> None:
+    """Unless the line says otherwise."""
+    async for asker in asker_of(frontend, scheduling_policy="priority"):
+        await asker.ask(batch(), 1, request_of(body=given))
+    assert frontend.requests[0][1] == {"priority": 2147483647, **given}
+
+
+@pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
+async def test_who_cannot_just_now_is_asked_again(frontend: Frontend, asker: Asker, status: int) -> None:
+    def busy(count: int) -> web.Response:
+        return web.json_response({}, status=200 if count == 20 else status, headers={"Retry-After": "1"})
+
+    frontend.say = busy
+    answer = await asker.ask(batch(), 1, request_of())
+    assert answer["response"]["status_code"] == 200
+    assert {headers["Idempotency-Key"] for headers, _ in frontend.requests} == {f"{BATCH}-1"}
+
+
+@pytest.mark.parametrize(("status", "times"), [(400, 1), (404, 1), (422, 1), (429, 1), (500, asking.MOST_MISTAKES)])
+async def test_what_is_an_answer_is_not_asked_again(frontend: Frontend, asker: Asker, status: int, times: int) -> None:
+    """A budget that is used up is one: nobody says when to try again. What fails again and again is one, too."""
+    frontend.say = lambda _: web.json_response({"error": {"message": "no"}}, status=status)
+    answer = await asker.ask(batch(), 1, request_of())
+    assert answer["response"]["status_code"] == status and answer["response"]["body"] == {"error": {"message": "no"}}
+    assert len(frontend.requests) == times
+
+
+async def test_a_connection_that_breaks_is_made_again(frontend: Frontend, asker: Asker) -> None:
+    def broken(count: int) -> web.Response:
+        if count == 1:
+            raise ConnectionError
+        return web.json_response({})
+
+    frontend.say, frontend.closed = broken, True
+    answer = await asker.ask(batch(), 1, request_of())
+    assert answer["response"]["status_code"] == 200 and len(frontend.requests) > 1
+
+
+@pytest.mark.parametrize("name", ["stream", "background"])
+async def test_what_is_no_line_is_refused_unasked(frontend: Frontend, asker: Asker, name: str) -> None:
+    answer = await asker.ask(batch(), 1, request_of(body={name: True}))
+    assert answer["response"]["status_code"] == 400 and not frontend.requests
+    assert answer["response"]["body"]["error"]["param"] == name and json.dumps(answer)

@@ -1,0 +1,69 @@
+"""What is told of lines that are none of a batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actorserve.actors.batcher import validation
+from actorserve.actors.batcher.validation import Checked, check_lines, lines_of
+from tests.batcher.scene import ENDPOINT, LONGEST, line
+
+
+async def checked(tmp_path: Path, text: str, longest: int = LONGEST) -> Checked:
+    path = tmp_path / "in"
+    path.write_text(text)
+    return await check_lines(path, ENDPOINT, longest)
+
+
+async def test_lines_are_counted_and_the_model_is_found(tmp_path: Path) -> None:
+    found = await checked(tmp_path, line("a") + "\n" + line("b"))
+    assert found == Checked(2, "m", [])
+    assert await checked(tmp_path, line("a", body={})) == Checked(1, None, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "param", "number"),
+    [
+        ("", "empty_file", None, None),
+        ("\n \n", "empty_file", None, None),
+        (line("a") + "{", "invalid_json_line", None, 2),
+        ("\xff", "invalid_json_line", None, 1),
+        ("[]\n", "invalid_json_line", None, 1),
+        (line("a", body={"x": "y" * LONGEST}), "invalid_json_line", None, 1),
+        ('{"custom_id": "a", "url": "/v1/completions"}', "missing_required_parameter", "body", 1),
+        (line("a", custom_id=7), "invalid_type", "custom_id", 1),
+        (line("a", body=[]), "invalid_type", "body", 1),
+        (line("a", method="GET"), "invalid_method", "method", 1),
+        (line("a") + line("b", url="/v1/embeddings"), "invalid_url", "url", 2),
+        (line("a") + line("b") + "\n" + line("a"), "duplicate_custom_id", "custom_id", 4),
+        (line("a") + line("b", body={"model": "n"}), "mismatched_model", "body.model", 2),
+        (line("a") + line("b", body={}), "mismatched_model", "body.model", 2),
+    ],
+)
+async def test_what_is_wrong_is_told_by_its_line(
+    tmp_path: Path, text: str, code: str, param: str | None, number: int | None
+) -> None:
+    (error,) = (await checked(tmp_path, text)).errors
+    assert (error.code, error.param, error.line) == (code, param, number) and error.message
+
+
+async def test_so_many_errors_are_told_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MOST_ERRORS", 3)
+    found = await checked(tmp_path, "{\n" * 10)
+    assert [error.line for error in found.errors] == [1, 2, 3]
+
+
+async def test_a_batch_has_so_many_lines_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MOST_LINES", 2)
+    assert not (await checked(tmp_path, line("a") + line("b"))).errors
+    found = await checked(tmp_path, line("a") + line("b") + line("c"))
+    assert [error.code for error in found.errors] == ["too_many_tasks"]
+
+
+async def test_a_line_that_is_too_long_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(b"a" * 35 + b"\n" + b"b" * 10 + b"\n" + b"c" * 9 + b"\nd")
+    found = [(number, len(text)) async for number, text in lines_of(path, 10)]
+    assert found == [(1, 11), (2, 11), (3, 10), (4, 1)]
