@@ -29,6 +29,7 @@ from tests.http.serving import SETTINGS, Served, serving
 ASKING: list[tuple[str, Any]] = [
     *(("repetition_penalty", 1.1), ("frequency_penalty", 0.5), ("min_tokens", 3), ("return_token_ids", True)),
     *(("logprob_token_ids", [5]), ("prompt_logprobs", 0), ("truncate_prompt_tokens", -1)),
+    ("return_hidden_states", True),
     *(("guided_json", {"type": "object"}), ("regex", "a"), ("structured_outputs", {"regex": "a"}), ("stop", ["a"])),
 ]
 
