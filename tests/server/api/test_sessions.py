@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,8 @@ import httpx2 as httpx
 import pytest
 
 from tests.support.client import http_client
-from tests.support.server import WAIT_S, Server
+from tests.support.server import Server
+from tests.support.until import until
 
 GREEDY = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "return_token_ids": True}
 
@@ -69,9 +69,7 @@ def figure(client: httpx.Client, name: str) -> float:
 
 def is_told(client: httpx.Client, count: int) -> None:
     """So many sessions are open; frontends say so now and then."""
-    deadline = time.monotonic() + WAIT_S
-    while (told := figure(client, "sessions")) != count:
-        assert time.monotonic() < deadline, told
+    until(lambda: figure(client, "sessions") == count)
 
 
 def refused(client: httpx.Client, **params: Any) -> tuple[int, str]:

@@ -47,6 +47,7 @@ def unharmed(server: Server) -> Iterator[None]:
     deadline = time.monotonic() + WAIT_S
     while grown := worse(before, sizes(server)):
         assert time.monotonic() < deadline, f"(descriptors, bytes) before and now: {grown}"
+        time.sleep(0.02)  # nothing tells
 
 
 def sizes(server: Server) -> dict[int, tuple[int, int]]:

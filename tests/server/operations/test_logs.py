@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.support.client import http_client
 from tests.support.server import Server, stopped
+from tests.support.until import until
 from tests.support.warm import run_command
 
 PATIENCE_S = 30.0
@@ -149,8 +150,8 @@ def test_what_runs_in_the_background_is_told_by_the_successor() -> None:
         begun = client.post("/v1/responses", json=asked, headers=named("behind")).json()
         for _ in range(2):
             server.replace("frontend-0")
-        while (ended := client.get(f"/v1/responses/{begun['id']}").json())["status"] == "in_progress":
-            pass
+        until(lambda: client.get(f"/v1/responses/{begun['id']}").json()["status"] != "in_progress")
+        ended = client.get(f"/v1/responses/{begun['id']}").json()
         server.stop()
         lines = objects(server)
     told = requests_of([line for line in lines if line.get("request_id") == "behind"])["behind"]
@@ -273,8 +274,8 @@ def test_a_request_that_changes_its_frontend_is_told_once() -> None:
             answers = [client.post(CHAT, json=body(2), headers=named(f"{kind}-{number}") | key) for kind in "ab"]
             assert answers[0].content == answers[1].content
         waiting = pool.submit(client.post, CHAT, json=body(300, ignore_eos=True), headers=named("waits"))
-        while not client.get("/load").json()["server_load"]:
-            assert not waiting.done()
+        until(lambda: waiting.done() or client.get("/load").json()["server_load"])
+        assert not waiting.done()
         with stopped(server, "worker"):  # it waits for both
             for name in ("frontend-0", "frontend-1"):
                 server.replace(name)

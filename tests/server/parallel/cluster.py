@@ -21,6 +21,7 @@ from actorserve.actors.telemetry.adapters import registry_of
 from actorserve.shm.kv_map.profile import ProfileWords
 from tests.support.certificates import Certificates
 from tests.support.server import WAIT_S, Server
+from tests.support.until import until
 
 
 def make_proofs(folder: Path) -> dict[str, tuple[str, ...]]:
@@ -45,9 +46,7 @@ def write_weights(root: Path) -> None:
 
 def is_there(server: Server) -> None:
     """Until the engine elsewhere computes again, which is a moment behind the line that says that it is there."""
-    deadline = time.monotonic() + WAIT_S
-    while json.loads(urllib.request.urlopen(f"{server.base_url}/ready").read())["status"] != "ready":
-        assert time.monotonic() < deadline, server.output
+    until(lambda: json.loads(urllib.request.urlopen(f"{server.base_url}/ready").read())["status"] == "ready")
 
 
 async def begun(engine: Server, asking: list[asyncio.Task[Any]]) -> None:
