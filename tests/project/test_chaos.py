@@ -56,6 +56,12 @@ def test_turns_of_sessions_are_what_their_tokens_say_at_once() -> None:
 
 
 @pytest.mark.slow
+def test_lines_of_batches_are_answered_once_whoever_dies() -> None:
+    table = run("--batches", "--faults", "18", "--streams", "6", "--requests", "10")
+    assert "| kill -9 | 1 | 1 | 1 | 1 | 1 | 1 |" in table and "| 0 | 0 |" in table and "| none |" in table
+
+
+@pytest.mark.slow
 def test_the_relay_of_a_unix_socket_costs_its_connections_alone() -> None:
     """The others, and those behind other faults, come by it all the same."""
     table = run("--relay", "--actors", "relay", "frontend", "--faults", "8", "--streams", "6", "--requests", "10")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from io import BufferedReader
 from pathlib import Path
 
 import msgspec
@@ -133,6 +134,7 @@ def no_file(file_id: str, param: str = "id") -> ApiError:
 async def _send(request: web.Request, path: Path, size: int) -> web.StreamResponse:
     """Piece by piece, as its client reads it."""
     with await on_disk(path.open, "rb") as file:
+        assert isinstance(file, BufferedReader), "it is opened for bytes"
         response = web.StreamResponse()
         response.content_type, response.content_length = BINARY, size
         await response.prepare(request)

@@ -47,6 +47,10 @@ def until(client: OpenAI, batch: Any, reached: Callable[[Any], bool]) -> Any:
     raise AssertionError(f"not reached: {found}")
 
 
+def until_answered(client: OpenAI, batch: Any, least: int) -> None:
+    until(client, batch, lambda found: found.request_counts.completed >= least)
+
+
 def ended(client: OpenAI, batch: Any) -> Any:
     return until(client, batch, lambda found: found.status in ENDED)
 
@@ -128,8 +132,7 @@ def test_each_line_is_answered_once_whoever_dies(server: Server, client: OpenAI,
     alone = ended(client, begin(client, lines(bodies)))
     batch = begin(client, lines(bodies))
     for part, name in enumerate(names, 1):
-        least = part * len(bodies) // (2 * len(names) + 1)
-        until(client, batch, lambda found, least=least: found.request_counts.completed >= least)
+        until_answered(client, batch, part * len(bodies) // (2 * len(names) + 1))
         server.replace(name)
     found = ended(client, batch)
     assert found.status == "completed" and found.request_counts.completed == len(bodies)
@@ -166,7 +169,7 @@ def test_a_batch_goes_on_at_the_next_start_and_keys_hold(tmp_path: Path) -> None
     bodies = {f"r{number}": body(number) for number in range(MANY // 4)}
     with Server(*options) as first, client_of(first, "a-key-of-ann") as ann, client_of(first, "a-key-of-bob") as bob:
         batch = begin(ann, lines(bodies))
-        until(ann, batch, lambda found: found.request_counts.completed >= 1)
+        until_answered(ann, batch, 1)
         assert bob.batches.list().data == [] and bob.files.list().data == []
         assert first.stop() == 0
     with Server(*options) as second, Server(*options) as third:
