@@ -22,6 +22,7 @@ from actorserve.actors.bench.sweep import Combination, shown
 from actorserve.actors.bench.tune import combinations, split_options
 from actorserve.actors.cli import main
 from tests.support.server import Server
+from tests.support.until import until
 
 from .fake import Fake
 
@@ -189,8 +190,9 @@ def test_a_sweep_starts_each_server_once(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_bench_that_is_terminated_leaves_no_server(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "actorserve", "bench", "serve", "--num-prompts", "9999", "--request-rate", "1"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    while not (started := psutil.Process(process.pid).children()):
-        assert process.poll() is None
+    until(lambda: process.poll() is not None or psutil.Process(process.pid).children())
+    started = psutil.Process(process.pid).children()
+    assert process.poll() is None and started
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM

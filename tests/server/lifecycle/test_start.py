@@ -17,6 +17,7 @@ from tests.support.client import connect
 from tests.support.models.checkpoints import checkpoint
 from tests.support.selection import slow
 from tests.support.server import Server, stopped
+from tests.support.until import PAUSE_S
 
 TEMPLATES = {"template", "template-worker"}
 NAMES = {*TEMPLATES, "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
@@ -129,6 +130,7 @@ def test_ready_tells_the_truth_while_an_actor_is_replaced(lasting: Server, name:
         seen = [status(lasting, "/ready")]
     deadline = time.monotonic() + WAIT_S
     while seen[-1] != 200 and time.monotonic() < deadline:
+        time.sleep(PAUSE_S)
         seen.append(status(lasting, "/ready"))
     assert seen[0] == 503 and seen[-1] == 200
     lasting.wait_for(rf"{name} is up")

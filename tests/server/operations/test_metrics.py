@@ -31,7 +31,7 @@ from actorserve.actors.telemetry.metrics import (
 from tests.support.client import http_client
 from tests.support.selection import slow
 from tests.support.server import Server, stopped
-from tests.support.until import until
+from tests.support.until import PAUSE_S, until
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "tools" / "grafana" / "actorserve.json"
 NAME = re.compile(r"\b(?:vllm|actorserve):[a-z_0-9]+")
@@ -97,6 +97,7 @@ def settled(client: httpx.Client, ended: float) -> Scrape:
     deadline = time.monotonic() + WAIT_S
     while (seen := Scrape(client)).sum("vllm:request_success_total") < ended:
         assert time.monotonic() < deadline, f"{seen.sum('vllm:request_success_total')} of {ended} have ended"
+        time.sleep(PAUSE_S)
     return seen
 
 
@@ -105,6 +106,7 @@ def ask_ready(client: httpx.Client, wanted: int) -> list[str]:
     deadline = time.monotonic() + WAIT_S
     while (response := client.get("/ready")).status_code != wanted:
         assert time.monotonic() < deadline, response.text
+        time.sleep(PAUSE_S)
     answer = response.json()
     assert answer["status"] == ("ready" if wanted == 200 else "not ready")
     return list(answer.get("waiting_for", []))
