@@ -75,8 +75,11 @@ class DeviceProcessors:
         self._biased: set[int] = set()  # rows whose biases are others than those of their requests
         self._placed: list[PlacedRow] = []
 
-    def place(self, row: int, sampling: Sampling, prompt: np.ndarray, answer: np.ndarray, host: bool) -> None:
-        """A sequence takes a row; `upload` is to follow. `host`: its masks are set before each step."""
+    def place(
+        self, row: int, sampling: Sampling, prompt: np.ndarray, answer: np.ndarray, host: bool, given: int = 0
+    ) -> None:
+        """A sequence takes a row; `upload` is to follow. `host`: its masks are set before each step. `given`: so many
+        embeddings stand before the prompt's tokens."""
         for known in (self._asking, self._windows):
             known.pop(row, None)
         self._biased.discard(row)
@@ -87,7 +90,7 @@ class DeviceProcessors:
         self._masks[row, 0] = 2 * row if suppresses else self._masks[row, 1]
         if host:
             self._masks[row] = 2 * row
-        self._suppressed_until[row] = prompt.size + sampling.min_tokens
+        self._suppressed_until[row] = given + prompt.size + sampling.min_tokens
         self._asking[row] = sampling
         if sampling.repeat_last_n > 0:
             window = self._windows[row] = PenaltyWindow(sampling.repeat_last_n, [*prompt.tolist(), *answer.tolist()])

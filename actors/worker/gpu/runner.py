@@ -194,7 +194,7 @@ class GpuRunner:
             self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
         )
         given = 0 if self.embeds is None else self.embeds.place(row, new.ref)  # which have no tokens
-        self.sampler.place(row, new.sampling, self.read_rendition(new.ref), prompt[given:], answer)
+        self.sampler.place(row, new.sampling, self.read_rendition(new.ref), prompt[given:], answer, given)
         self.sampler.logprobs.place(row, new.ref, new.sampling, new.num_prompt_tokens)
         if self.adapted is not None:
             self.adapted.place(row, new.adapter)

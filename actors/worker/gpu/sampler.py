@@ -116,12 +116,14 @@ class Sampler:
         self._workspace = Workspace.make(most, words, device)
         self._keys = torch.full((most,), -1, device=device)  # of word 0, for who looks before any was made
 
-    def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: np.ndarray, answer: np.ndarray) -> None:
-        """A sequence takes a row; `upload` is to follow."""
+    def place(
+        self, row: int, sampling: Sampling, rendition: Rendition, prompt: Ints, answer: Ints, given: int = 0
+    ) -> None:
+        """A sequence takes a row; `upload` is to follow. `given`: so many embeddings stand before the tokens."""
         # Of its parameters alone: only one of a group's members knows whose logprobs are told, and all do the same.
         self.tells[row] = sampling.logprobs >= 0
         self._is_greedy[row] = sampling.temperature == 0 and not self.tells[row]
-        self.processors.place(row, sampling, prompt, answer, host=not rendition.is_plain())
+        self.processors.place(row, sampling, prompt, answer, not rendition.is_plain(), given)
         if rendition.is_plain() and not sampling.dry_multiplier:
             self.logits_processors.drop(row)
             return

@@ -26,7 +26,9 @@ from .pictures.seeing import record
 
 ROWS, WANTED = 6, 4
 COUNTS = {0: 21, 2: 1, 3: 12}  # embeddings of prompts, by slot; that of slot 1 is a text
-PENALTY = Sampling(3, temperature=0.0, repetition_penalty=1.5)
+PENALTY = Sampling(
+    3, temperature=0.0, repetition_penalty=1.5, repeat_last_n=3, min_tokens=3, suppress=[*range(0, 384, 2)]
+)
 
 
 class Area:
@@ -94,7 +96,8 @@ def test_logits_are_those_of_transformers(checkpoints: Folders, way: str) -> Non
 
 @pytest.mark.parametrize("kind", ["gemma3", *slow("qwen3", "granite")])
 def test_tokens_are_the_cpus(checkpoints: Folders, kind: str) -> None:
-    """Penalties know no token of them; models that scale embeddings have them as they are, or scaled, as on a CPU."""
+    """Penalties know no token of them, and no end comes before `min_tokens`; models that scale embeddings have them as
+    they are, or scaled, as on a CPU."""
     changes: dict[str, Any] = {"num_hidden_layers": 2}
     if kind == "gemma3":
         changes["layer_types"] = ["sliding_attention", "full_attention"]
@@ -106,6 +109,7 @@ def test_tokens_are_the_cpus(checkpoints: Folders, kind: str) -> None:
     wanted = Driver(on_cpu, budget=10, seed=5).run(sequences(PENALTY))
     runner = make_gpu_runner(config, embeds=embeds, capture=True)
     assert GpuDriver(runner, budget=10, seed=4).run(sequences(PENALTY)) == wanted
+    assert all(token % 2 for answer in wanted for token in answer[:3])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one that need not be pretended")
