@@ -163,7 +163,8 @@ class ChatAnswer:
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
     def _last(self, choice: Choice) -> bytes:
-        body = {"index": choice.index, "delta": last_state(choice), "logprobs": None, **self._ends(choice)}
+        beside = self._beside(ChoiceUpdate([], [], [], False)) if self._answer.wants.ids else {}
+        body = {"index": choice.index, "delta": last_state(choice), **beside, "logprobs": None, **self._ends(choice)}
         return self._events.event(choice, encode(body), ended=True)
 
     def _ends(self, choice: Choice) -> dict[str, Any]:

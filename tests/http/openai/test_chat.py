@@ -65,6 +65,14 @@ async def test_echo_puts_what_was_said_before_the_answer(served: Served) -> None
     assert nothing.json["choices"][0]["message"]["content"] == "yes", "a user's words are not the assistant's"
 
 
+async def test_where_ids_are_told_the_end_has_a_list_of_them_too(served: Served) -> None:
+    """Who reads the events that have one finds the reason there."""
+    streamed = await ask(served, "a", "b", stream=True, return_token_ids=True)
+    _, *behind = [event["choices"][0] for event in streamed.events]
+    assert all("token_ids" in choice for choice in behind)
+    assert (behind[-1]["token_ids"], behind[-1]["finish_reason"]) == ([], "stop")
+
+
 @pytest.mark.parametrize("listed", [False, True])
 async def test_the_drawn_token_stands_behind_those_that_are_listed(served: Served, listed: bool) -> None:
     client = await served.client()
