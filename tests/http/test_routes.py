@@ -17,7 +17,7 @@ from actorserve.http.openapi.dialects import AnthropicError
 from actorserve.http.openapi.error_bodies import BODIES
 from actorserve.http.openapi.tgi import TgiError
 from actorserve.http.route import Route
-from actorserve.http.routes import GENERATING, PAGE_PATHS, PROBE_PATHS, ROUTES, error_of
+from actorserve.http.routes import BATCHED, GENERATING, PAGE_PATHS, PROBE_PATHS, ROUTES, error_of
 from tests.http.fakes import FakeEngine
 from tests.http.serving import SETTINGS, Served, serving
 
@@ -29,6 +29,12 @@ def served_by(app: web.Application) -> Counter[tuple[str, str]]:
     return Counter(
         (route.method.lower(), route.resource.canonical) for route in app.router.routes() if route.resource is not None
     )
+
+
+def test_lines_of_batches_may_be_of_what_makes_something_of_json() -> None:
+    made = {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank"}
+    assert made < set(BATCHED) and all(path.startswith("/v1/") and "{" not in path for path in BATCHED)
+    assert not {"/v1/audio/transcriptions", "/v1/files", "/v1/batches", "/v1/models", "/v1/realtime"} & set(BATCHED)
 
 
 async def test_every_route_of_the_app_is_in_it_once() -> None:

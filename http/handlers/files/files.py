@@ -133,8 +133,7 @@ def no_file(file_id: str, param: str = "id") -> ApiError:
 
 async def _send(request: web.Request, path: Path, size: int) -> web.StreamResponse:
     """Piece by piece, as its client reads it."""
-    with await on_disk(path.open, "rb") as file:
-        assert isinstance(file, BufferedReader), "it is opened for bytes"
+    with await on_disk(_opened, path) as file:
         response = web.StreamResponse()
         response.content_type, response.content_length = BINARY, size
         await response.prepare(request)
@@ -143,6 +142,10 @@ async def _send(request: web.Request, path: Path, size: int) -> web.StreamRespon
                 await response.write(piece)
         await response.write_eof()
         return response
+
+
+def _opened(path: Path) -> BufferedReader:
+    return path.open("rb")
 
 
 def _expires_s(fields: dict[str, str]) -> int | None:
