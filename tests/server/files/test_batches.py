@@ -5,6 +5,7 @@ several servers on one folder.
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -161,7 +162,8 @@ def test_it_is_counted_and_shown(server: Server, client: OpenAI) -> None:
     assert found["actorserve:batches_running"] == 0 == found["actorserve:batches_waiting"]
 
 
-def test_a_batch_goes_on_at_the_next_start_and_keys_hold(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_batch_goes_on_at_the_next_start_and_keys_hold(tmp_path: Path, number: signal.Signals) -> None:
     """Of the whole server; its files are their owner's there, too, and by another server on this folder."""
     keys = tmp_path / "keys.yaml"
     keys.write_text("keys: [{name: ann, key: a-key-of-ann}, {name: bob, key: a-key-of-bob}]\n")
@@ -171,7 +173,9 @@ def test_a_batch_goes_on_at_the_next_start_and_keys_hold(tmp_path: Path) -> None
         batch = begin(ann, lines(bodies))
         until_answered(ann, batch, 1)
         assert bob.batches.list().data == [] and bob.files.list().data == []
-        assert first.stop() == 0
+        first.signal(number)
+        first.wait()
+        first.check_nothing_left()
     with Server(*options) as second, Server(*options) as third:
         with client_of(third, "a-key-of-ann") as ann, client_of(second, "a-key-of-bob") as bob:
             found = ended(ann, batch)
