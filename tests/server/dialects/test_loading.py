@@ -49,6 +49,15 @@ def text(client: httpx.Client, model: str, **more: Any) -> str:
     return str(answer.json()["choices"][0]["text"])
 
 
+def test_the_list_tells_their_sizes(client: httpx.Client) -> None:
+    said = json.loads((DEMO_FOLDER / "config.json").read_text())
+    for card in client.get("/models").json()["data"]:
+        meta = card["meta"]
+        assert meta["n_ctx_train"] == said["max_position_embeddings"] and meta["n_embd"] == said["hidden_size"]
+        assert (meta["n_vocab"], meta["n_ctx"]) == (said["vocab_size"], card["max_model_len"])
+        assert meta["size"] >= meta["n_params"] > 3_000_000
+
+
 def test_a_model_is_unloaded_behind_what_it_had_begun_and_comes_for_the_next_request(client: httpx.Client) -> None:
     long = {"max_tokens": 100}
     before, whole = text(client, SECOND), text(client, SECOND, **long)
