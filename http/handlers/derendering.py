@@ -154,7 +154,9 @@ class DerenderingApi:
         """The choice has what is new of its text, and the end where it has ended."""
         (one,) = chunk.choices
         given = EngineChoice([*state.token_ids, *(one.token_ids or ())], one.index, one.finish_reason, one.stop_reason)
-        tokens, ended = text_tokens(given, request, self._settings), one.finish_reason is not None
+        ended = one.finish_reason is not None
+        known = given if ended else EngineChoice(given.token_ids)  # what may have ended it waits for what comes behind
+        tokens = text_tokens(known, request, self._settings)
         text = await self._behind(state.prompt, tokens, self._skips(choice, request)) if tokens else ""
         if not ended:
             text = text.rstrip(BROKEN)

@@ -71,6 +71,20 @@ def test_a_chat_chunk_by_chunk_is_as_at_once(client: httpx.Client) -> None:
         assert ends[-1] == expected["finish_reason"] and not any(ends[:-1])
 
 
+def test_the_token_that_ends_a_chat_may_come_before_the_reason(client: httpx.Client) -> None:
+    """It is none of the text, also where special tokens are."""
+    asked = {"messages": HI, "temperature": 0, "max_tokens": 200, "skip_special_tokens": False}
+    expected = post(client, CHAT, asked)["choices"][0]
+    rendered = post(client, f"{CHAT}/render", asked)
+    generated = post(client, "/inference/v1/generate", rendered)
+    count = len(generated["choices"][0]["token_ids"])
+    assert generated["choices"][0]["finish_reason"] == "stop"
+    for cut in ([count], [count, 0], [count - 1, 1, 0]):
+        made = streamed(client, CHAT, {"chat_request": asked}, chunks_of(generated, cut))
+        assert "".join(one["delta"].get("content", "") for one in made) == expected["message"]["content"]
+        assert made[-1]["finish_reason"] == "stop"
+
+
 def test_texts_chunk_by_chunk_are_as_at_once(client: httpx.Client) -> None:
     asked = {"prompt": "Grüße aus", "temperature": 1, "seed": 4, "max_tokens": 12, "logprobs": 2, "ignore_eos": True}
     expected = post(client, TEXT, asked)["choices"][0]
