@@ -79,11 +79,11 @@ def _lengths(config: Config, whole: Values, listens: bool) -> tuple[int, int]:
     if whole["relative_attention_num_buckets"] is not None:  # distances alone: no length is too long for it
         own = max(config.max_model_len or 0, _longest(whole, "encoder") or RELATIVE)
         return own, own
-    own, decoder = (_longest(whole, part) for part in ("encoder", "decoder"))
-    if own is None or decoder is None:
+    read, written = (_longest(whole, part) for part in ("encoder", "decoder"))
+    if read is None or written is None:
         names = (*LENGTHS, *(f"max_{part}_position_embeddings" for part in ("encoder", "decoder")))
         raise ConfigError(f"model: {whole.file} does not say how long a text the model takes ({', '.join(names)})")
-    return own, decoder
+    return read, written
 
 
 def _longest(whole: Values, part: str) -> int | None:

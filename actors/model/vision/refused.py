@@ -14,7 +14,7 @@ from .texts import KINDS, TEXT_PARTS
 END = "ForConditionalGeneration"
 OTHER_ENDS = ("ForVisionText2Text", "ForProteinText2Text")
 REASONS = {
-    "nobody has tried their text part": (*("AyaVision", "Cohere2Vision", "Granite4Vision", "PerceptionLM", "FastVlm"),),
+    "nobody has tried their text part": (*("Granite4Vision", "PerceptionLM", "FastVlm"),),
     "tokens turn by three positions, in layers that are not this server's, or with experts": (
         *("Glm4v", "Glm4vMoe", "Ernie4_5_VLMoe", "PaddleOCRVL", "Qwen2_5Omni", "Qwen3OmniMoe"),
     ),

@@ -39,6 +39,7 @@ KEY_HEADS = (
 SMALL = (
     _same("hidden_size d_model n_embd dim emb_dim word_embed_proj_dim embedding_size lru_width", HIDDEN)
     | _same("input_embedding_size output_embedding_size hidden_size_global out_hidden_size embed_dim", HIDDEN)
+    | _same("index_kpool", 2)
     | _same("adapter_in_dim adapter_out_dim adapter_input_size", HIDDEN)
     | _same("pronunciation_embed_dim shape_embed_dim attention_head_size", HIDDEN)
     | _same("intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim ffn_hidden_size d_ff dff dim_ff n_inner", 96)
@@ -127,7 +128,7 @@ def _shrink(fields: Fields, words: int) -> None:
 
 def _is_of_parts(fields: Fields) -> bool:
     """Is a head of latent attention as wide as its two parts, of which one is turned?"""
-    parts = [fields.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim")]
+    parts: list[Any] = [fields.get(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim")]
     return all(map(_whole, parts)) and sum(parts) == fields.get("head_dim")
 
 

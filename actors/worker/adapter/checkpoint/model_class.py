@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from ....model.info import ModelInfo, read_json
 from ....model.vision.refused import TEXTS_BY_TRANSFORMERS, instead, text_parts
@@ -60,8 +60,9 @@ def maker(whole: Any, info: ModelInfo, trust: bool) -> Callable[..., Any]:
 
 
 def _apart(whole: Any, info: ModelInfo) -> Any:
-    """Such a class, if it is the checkpoint's own."""
-    if type(whole) in AutoModelForCausalLM._model_mapping or not info.architecture.endswith("ForCausalLM"):
+    """Such a class, if it is the checkpoint's own; or one that sees, and is asked for texts alone."""
+    sees = type(whole) in AutoModelForImageTextToText._model_mapping and info.architecture not in KINDS
+    if type(whole) in AutoModelForCausalLM._model_mapping or not (sees or info.architecture.endswith("ForCausalLM")):
         return None
     own = getattr(transformers, info.architecture, None)
     return own if isinstance(own, type) and getattr(own, "config_class", None) is type(whole) else None
