@@ -62,8 +62,11 @@ def test_what_is_shared_ends_behind_the_last_test_of_its_folder() -> None:
 
 def test_files_that_ask_for_the_server_of_all_come_first_and_it_ends_behind_them() -> None:
     sharing, ended = Sharing(), list[str]()
-    other, alone = item("tests/a/test_a.py::test_a"), item("tests/b/test_b.py::test_a")
-    asking, last = item("tests/b/test_b.py::test_b", ASKED_BY_MANY), item("tests/c/test_c.py::test_a", ASKED_BY_MANY)
+    other, alone = item("tests/page/test_page.py::test_a"), item("tests/http/test_paths.py::test_a")
+    asking, last = (
+        item("tests/http/test_paths.py::test_b", ASKED_BY_MANY),
+        item("tests/chat/test_terminal.py::test_a", ASKED_BY_MANY),
+    )
     items = [other, alone, asking, last]
     sharing.pytest_collection_modifyitems(items)
     assert items == [alone, asking, last, other]

@@ -7,7 +7,7 @@ import msgspec
 from actorserve.actors.protocol.messages import TokenLogprobs
 from actorserve.http.generation.logprobs import ENTRIES, LOWEST, prompt_logprobs
 from actorserve.http.output.turns import Turns
-from tests.http.turns import OthersTurns
+from tests.http.output.turns import OthersTurns
 
 
 async def test_each_token_has_its_own_and_the_likeliest() -> None:

@@ -9,8 +9,8 @@ import pytest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
 from actorserve.http.openai.derendering import AT_A_TIME, StreamState, replay
+from tests.http.output.turns import OthersTurns
 from tests.http.serving import HI, Served, serving
-from tests.http.turns import OthersTurns
 
 WORDS = {5: "<think>", 6: " Paris", 7: " is"}  # a text's first space is left out, as by SentencePiece
 

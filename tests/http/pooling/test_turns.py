@@ -11,7 +11,7 @@ import pytest
 
 from actorserve.http.pooling import packed, written
 from actorserve.http.pooling.packed import Packed
-from tests.http.turns import OthersTurns
+from tests.http.output.turns import OthersTurns
 
 Work = Callable[[list[bytes]], Awaitable[list[bytes]]]
 

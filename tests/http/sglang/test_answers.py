@@ -18,8 +18,8 @@ from actorserve.http.output.answer import Answer
 from actorserve.http.sglang.answers import SglangAnswer
 from actorserve.http.sglang.schemas import SglangGenerateRequest
 from tests.http.fakes import finish_all
+from tests.http.output.turns import OthersTurns
 from tests.http.serving import HI, serving
-from tests.http.turns import OthersTurns
 
 ASKED: dict[str, Any] = {"text": "a", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
 

@@ -12,8 +12,8 @@ import pytest
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from tests.support.selection import slow
 
+from ..made import make
 from .conversations import USER
-from .made import make
 from .test_chat_template import by_transformers
 
 MUCH = 64 << 20  # bytes that Python may take while it refuses
@@ -155,7 +155,7 @@ import pytest
 from actorserve.actors.renderer.templates import chat_template as template
 from actorserve.actors.renderer.templates.problem import OutOfMemory
 from tests.renderer.templates.conversations import USER
-from tests.renderer.templates.made import make
+from tests.renderer.made import make
 
 template.MAX_MEMORY = {MUCH}
 ours = make(sys.argv[1], Path(sys.argv[2]))
@@ -177,7 +177,7 @@ from pathlib import Path
 import pytest
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.renderer.templates import chat_template as template
-from tests.renderer.templates.made import make
+from tests.renderer.made import make
 
 template.MAX_MEMORY = {MUCH}
 with pytest.raises(ConfigError, match="the chat template needs too much memory"):

@@ -12,8 +12,8 @@ from actorserve.actors.options.config import make_config
 from actorserve.actors.renderer.templates.chat_template import ChatTemplate, TemplateProblem
 from actorserve.actors.renderer.templates.problem import Declined
 
+from ..made import make
 from .conversations import USER, call, calls, parts, result
-from .made import make
 from .templates import ALL
 from .test_chat_template import by_transformers
 

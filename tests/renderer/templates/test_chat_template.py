@@ -21,8 +21,8 @@ from actorserve.actors.renderer.templates.turns.alternation import alternating
 from actorserve.actors.renderer.templates.turns.later_system import first_said_by_user, said_by_user
 from actorserve.actors.renderer.templates.turns.rounds import one_by_one
 
+from ..made import known, make
 from .conversations import CONVERSATIONS, IN_PARTS, OPTIONS, TOOLS, USER
-from .made import known, make
 from .templates import ALL, CHATML, LLAMA_3, PARTS
 
 # Most templates read contents as text and arguments as objects. These do not.

@@ -14,8 +14,8 @@ from actorserve.actors.renderer.templates.chat_template import ChatTemplate, Tem
 from actorserve.actors.renderer.templates.content_formats import Reads, read_forms
 from actorserve.actors.renderer.templates.sandbox import make_environment
 
+from ..made import known, make
 from .conversations import NESTED, USER, calls, parts, result
-from .made import known, make
 from .templates import ALL, CHATML
 from .test_chat_template import (
     KNOWS_DEVELOPERS,

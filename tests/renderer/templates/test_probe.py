@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ..made import make
 from .conversations import USER, call, calls, result
-from .made import make
 
 FIRST = "{% set c = m.tool_calls[0] %}({{ c.id }}{{ c.function.arguments | tojson }})"
 ONE_CALL = {

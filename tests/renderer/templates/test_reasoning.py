@@ -8,8 +8,8 @@ import pytest
 
 from actorserve.actors.renderer.reasoning_state import left_thinking
 
+from ..made import make
 from .conversations import USER
-from .made import make
 from .templates import ALL
 
 ASSISTANT = "<|im_end|>\n<|im_start|>assistant\n"

@@ -11,8 +11,8 @@ from actorserve.actors.renderer.templates.cache import LONGEST, MAX_KEPT, Reques
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from actorserve.actors.renderer.templates.sandbox import make_environment
 
+from ..made import make
 from .conversations import TOOLS, USER
-from .made import make
 from .templates import ALL, CHATML
 from .test_chat_template import by_transformers
 

@@ -12,8 +12,8 @@ from jinja2.exceptions import SecurityError
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from actorserve.actors.renderer.templates.sandbox import MAX_TEXT, make_environment
 
+from ..made import known, make
 from .conversations import USER
-from .made import known, make
 from .templates import ALL
 from .test_chat_template import by_transformers
 

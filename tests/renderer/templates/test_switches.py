@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ..made import make
 from .conversations import USER
-from .made import make
 
 K3 = """{%- if thinking is undefined -%}{%- set thinking = true -%}{%- endif -%}
 {%- if thinking_effort is undefined -%}{%- set thinking_effort = 'max' -%}{%- endif -%}

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import httpx2 as httpx
-import pytest
 
-from tests.support.client import http_client
 from tests.support.demo_model import COUNT, HI, PROMPT, Reference, ask
-from tests.support.server import Server
 
 REPEATING = "7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7"
-
-
-@pytest.fixture(scope="module")
-def client(demo_server: Server) -> Iterator[httpx.Client]:
-    with http_client(demo_server) as made:
-        yield made
 
 
 def test_penalties_that_look_back_on_a_part(client: httpx.Client) -> None:

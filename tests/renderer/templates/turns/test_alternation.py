@@ -10,8 +10,8 @@ import pytest
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from actorserve.actors.renderer.templates.turns.alternation import alternating
 
+from ...made import make
 from ..conversations import USER, call, calls, parts, result
-from ..made import make
 from .test_later_system import LENIENT, STRICT, Turns, turns
 
 

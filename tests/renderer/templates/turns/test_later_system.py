@@ -10,7 +10,7 @@ import pytest
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from actorserve.actors.renderer.templates.turns.later_system import first_as_one, said_by_user
 
-from ..made import make
+from ...made import make
 
 Turns = list[tuple[str, Any]]
 STRICT = (

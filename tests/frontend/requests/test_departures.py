@@ -11,7 +11,7 @@ from actorserve.actors.protocol.topics.calls import Detokenized, Synced
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.table import slot_of
 
-from .others import Others, end, job
+from ..others import Others, end, job
 
 # --- clients that go away --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.options.config import Config
 from actorserve.actors.renderer.templates.chat_template import ChatTemplate
 
-from .templates import ALL
+from .templates.templates import ALL
 
 
 class Made(ChatTemplate):
