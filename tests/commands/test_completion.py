@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from actorserve.actors.cli import COMMANDS, main
+from tests.support.warm import run_command
 
 TRIED = """
 source "$1"; shift
@@ -21,13 +22,9 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("completion") / "bash"
-    made = subprocess.run(
-        [sys.executable, "-c", "import sys; from actorserve.actors.cli import main; sys.exit(main(sys.argv[1:]))"]
-        + ["completion", "bash"],
-        capture_output=True,
-        check=True,
-    )
-    path.write_bytes(made.stdout)
+    made = run_command("completion", "bash")
+    assert made.returncode == 0, made.stderr
+    path.write_text(made.stdout)
     return path
 
 
