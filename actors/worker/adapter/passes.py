@@ -40,7 +40,8 @@ class Passes:
         if not self.cache:
             raise Unfit("has no argument for a cache")
         if self.cache == STATE:  # its weights stay as they are: float16 alone needs hidden states to be halved
-            self.decoder.config.rescale_every = 0
+            about: Any = self.decoder.config
+            about.rescale_every = 0
         self._compute = self.decoder.forward
         self._parts = replaced_forwards(self.decoder)
         self._rows: Tensor | None = None
@@ -92,7 +93,7 @@ class Passes:
         """The decoder's forward pass is `_forward`, and parts that keep states in themselves are computed without."""
         replaced = [(self.decoder, self._forward), *self._parts]
         for module, forward in replaced:
-            module.forward = forward  # type: ignore[assignment]
+            module.forward = forward
         try:
             yield
         finally:

@@ -23,6 +23,7 @@ class LookingOn:
     """Computes one pass of a decoder over all tokens of a text, and keeps what the cross attention looks at."""
 
     past = 0
+    read_length = 1
 
     def __init__(self, heads: Sequence[tuple[int, int]], positions: int) -> None:
         """`heads`: (layer, head); of the encoder's answer the first `positions` count."""

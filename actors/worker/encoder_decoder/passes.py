@@ -46,8 +46,9 @@ class EncoderDecoderPasses:
 
     def _take_positions(self) -> bool:
         """Have the decoder's positions said by who computes a pass; False where it has no table of them."""
-        table = getattr(self.decoder, "embed_positions", None)
-        if not isinstance(table, nn.Embedding) or "position_ids" not in inspect.signature(table.forward).parameters:
+        table: Any = getattr(self.decoder, "embed_positions", None)
+        is_table = isinstance(table, nn.Embedding)
+        if not is_table or "position_ids" not in inspect.signature(table.forward).parameters:
             return False
         own = table.forward
 
