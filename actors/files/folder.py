@@ -115,18 +115,11 @@ def _is_held(content: Path) -> bool:
     return False
 
 
-def publish(made: Path, place: Path) -> bool:
-    """What was made in tmp is found at its place from now on, also after the machine's end; False if one is there."""
+def publish(made: Path, place: Path) -> None:
+    """What was made in tmp is found at its place from now on, where nothing is yet, also after the machine's end."""
     _sync(made)
-    try:
-        os.rename(made, place)
-    except OSError:
-        if not place.exists():
-            raise
-        shutil.rmtree(made)
-        return False
+    os.rename(made, place)
     _sync(place.parent)
-    return True
 
 
 def write_synced(path: Path, content: bytes) -> None:

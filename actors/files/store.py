@@ -53,7 +53,8 @@ class Upload:
 
     def __init__(self, folder: Folder, file_id: str, limit: int) -> None:
         self._folder, self._id, self._limit = folder, file_id, limit
-        self._room = limit - used(folder)
+        self._kept = folder.files / file_id
+        self._room = limit - used(folder) + _size(self._kept / CONTENT)  # a request that is sent again needs none
         with folder.locked():
             self._place = folder.new(file_id)
             self._fd = hold(self._place / CONTENT)
@@ -91,10 +92,12 @@ class Upload:
         )
         write_synced(self._place / META, msgspec.json.encode(stored))
         with self._folder.locked():
+            if self._kept.exists():
+                return read_meta(self._kept)
             if used(self._folder) + self.size > self._limit:
                 raise NoRoom(self.size > self._limit)
-            place = self._folder.files / self._id
-            return stored if publish(self._place, place) else read_meta(place)
+            publish(self._place, self._kept)
+        return stored
 
     def drop(self) -> None:
         """What is not kept is removed."""

@@ -83,6 +83,7 @@ def test_all_of_them_have_a_limit(tmp_path: Path) -> None:
     with pytest.raises(NoRoom) as raised:
         keep(store, b"123", SECOND)
     assert not raised.value.alone and keep(store, b"12", SECOND).size == 2
+    assert keep(store).id == ID  # sent again, it takes no more
     assert os.listdir(tmp_path / "tmp") == []
 
 
