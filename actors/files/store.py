@@ -49,17 +49,24 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upload:
-    """A file that comes: `write` it, then `keep` it; `drop` it in any case."""
+    """A file that comes: `begin` it, `write` it, then `keep` it; `drop` it in any case, however far that came."""
 
     def __init__(self, folder: Folder, file_id: str, limit: int) -> None:
         self._folder, self._id, self._limit = folder, file_id, limit
         self._kept = folder.files / file_id
-        self._room = limit - used(folder) + _size(self._kept / CONTENT)  # a request that is sent again needs none
-        with folder.locked():
-            self._place = folder.new(file_id)
-            self._fd = hold(self._place / CONTENT)
+        self._place: Path | None = None
+        self._fd = self._room = -1
         self._sha256 = hashlib.sha256()
         self.size = 0
+
+    def begin(self) -> None:
+        """There is a place for what comes."""
+        folder = self._folder
+        folder.make()
+        self._room = self._limit - used(folder) + _size(self._kept / CONTENT)  # one that is sent again needs none
+        with folder.locked():
+            self._place = folder.new(self._id)
+            self._fd = hold(self._place / CONTENT)
 
     @property
     def digest(self) -> str:
@@ -78,6 +85,7 @@ class Upload:
         """It is found from now on. The one that has its id, if there is one: this is the same request once more, or
         should be (`digest`). NoRoom where others were quicker.
         """
+        assert self._place is not None, "it has begun"
         os.fsync(self._fd)
         stored = StoredFile(
             id=self._id,
@@ -101,8 +109,9 @@ class Upload:
 
     def drop(self) -> None:
         """What is not kept is removed."""
-        os.close(self._fd)
-        if self._place.exists():
+        if self._fd >= 0:
+            os.close(self._fd)
+        if self._place is not None and self._place.exists():
             shutil.rmtree(self._place)
 
 
@@ -112,9 +121,8 @@ class FileStore:
     def __init__(self, folder: Folder, limit: int) -> None:
         self.folder, self._limit = folder, limit
 
-    def begin(self, file_id: str) -> Upload:
+    def upload(self, file_id: str) -> Upload:
         """A new one of this id."""
-        self.folder.make()
         return Upload(self.folder, file_id, self._limit)
 
     def find(self, file_id: str, owner: Owner) -> StoredFile | None:

@@ -26,8 +26,9 @@ def store_at(path: Path, limit: int = MANY) -> FileStore:
 def keep(
     store: FileStore, content: bytes = b"one\ntwo\n", file_id: str = ID, expires_s: int | None = None
 ) -> StoredFile:
-    upload = store.begin(file_id)
+    upload = store.upload(file_id)
     try:
+        upload.begin()
         for at in range(0, len(content), 4):
             upload.write(content[at : at + 4])
         return upload.keep(OWNER, "in.jsonl", "batch", 1000, expires_s)
@@ -89,8 +90,9 @@ def test_all_of_them_have_a_limit(tmp_path: Path) -> None:
 
 def test_of_two_that_come_at_once_the_second_has_no_room(tmp_path: Path) -> None:
     store = store_at(tmp_path, 10)
-    uploads = [store.begin(name) for name in (ID, SECOND)]
+    uploads = [store.upload(name) for name in (ID, SECOND)]
     for upload in uploads:
+        upload.begin()
         upload.write(b"x" * 6)
     uploads[0].keep(OWNER, "a", "batch", 1)
     with pytest.raises(NoRoom):
@@ -116,9 +118,15 @@ def test_what_a_batch_reads_stays(tmp_path: Path) -> None:
     assert not store.content(ID).exists()
 
 
+def test_what_has_not_begun_is_dropped(tmp_path: Path) -> None:
+    store_at(tmp_path).upload(ID).drop()
+    assert os.listdir(tmp_path) == []
+
+
 def test_what_is_being_written_is_not_swept_away(tmp_path: Path) -> None:
     store = store_at(tmp_path)
-    upload = store.begin(ID)
+    upload = store.upload(ID)
+    upload.begin()
     store.sweep()
     upload.write(b"12")
     assert upload.keep(OWNER, "a", "batch", 1).size == 2

@@ -41,8 +41,9 @@ class FilesApi:
         """POST /v1/files."""
         store = self._store
         file_id, created = new_id(request, PREFIX, self._settings)
-        upload = await on_disk(store.begin, file_id)
+        upload = store.upload(file_id)
         try:
+            await on_disk(upload.begin)
             return json_response(file_object(await self._read(request, upload, created)))
         except NoRoom as error:
             raise self._no_room(error) from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,30 @@ async def test_a_client_that_goes_leaves_nothing(running: Served, tmp_path: Path
     while not (tmp_path / "tmp").exists() or not os.listdir(tmp_path / "tmp"):
         await running.ask("GET", "/health")
     client.leave()
+    while os.listdir(tmp_path / "tmp"):
+        await running.ask("GET", "/health")
+
+
+async def test_a_client_that_goes_at_once_leaves_nothing(
+    running: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the disk takes its time to begin."""
+    begin, begun, go_on = Upload.begin, asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(one: Upload) -> None:
+        begin(one)
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait()
+
+    monkeypatch.setattr(Upload, "begin", slow)
+    client = await running.client()
+    client.send("POST", "/v1/files", b"--x", Content_Type=TYPE, Content_Length="100")
+    await begun.wait()
+    client.leave()
+    for _ in range(3):  # turns, in which it is seen to be gone
+        await running.ask("GET", "/health")
+    go_on.set()
     while os.listdir(tmp_path / "tmp"):
         await running.ask("GET", "/health")
 
