@@ -72,7 +72,8 @@ class Middlewares:
     def _check_client_key(self, request: web.Request) -> None:
         key = sent_key(request)
         if self._settings.files is not None and (owner := read_key(key, self._settings.files.secret)) is not None:
-            return self._stand_for(request, owner)
+            self._stand_for(request, owner)
+            return
         account = self._settings.accounts.find(key)
         if account is not None:
             request[ACCOUNT] = account
