@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from ..files.line_file import LineFile
 from ..files.lines import answered
 from ..protocol.wire import UNREADABLE
 from .results import ERRORS, OUTPUT
-from .validation import TURN
+from .turns import Turns
 
 OK = 200
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -30,13 +29,13 @@ class Output:
 
     async def take_over(self) -> None:
         """What a predecessor has written. Behind what is no answer, which a machine that stopped may leave, is none."""
+        turns = Turns()
         for file, is_error in zip(self._files, (False, True), strict=True):
-            for number, line in file.lines():
+            for _, line in file.lines():
                 if (name := _name_in(line)) is None:
                     break
                 self._count(name, is_error)
-                if number % TURN == 0:
-                    await asyncio.sleep(0)
+                await turns.took(line)
             file.cut()
 
     def add(self, answer: dict[str, Any]) -> None:

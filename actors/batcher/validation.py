@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from ..files.batches import LineError
 from ..files.lines import Request, decode_request
 from ..protocol.wire import UNREADABLE
+from .turns import Turns
 
 MOST_LINES = 1_000_000
 MOST_ERRORS = 100  # that are told
-TURN = 200  # lines that are read before others have theirs
+LONGEST_NAME = 512  # characters of a custom_id
+MOST_TOLD = 64  # characters of a name, in a text
+ModelName = Annotated[str, msgspec.Meta(max_length=512)]
 FIELD = re.compile(r"field `(\w+)`|`\$\.(\w+)")
 
 
 async def lines_of(path: Path, longest: int) -> AsyncIterator[tuple[int, bytes]]:
     """Those that are not empty, with their numbers; of a longer one its beginning alone."""
-    number = 0
+    number, turns = 0, Turns()
     with path.open("rb") as file:
         while line := file.readline(longest + 1):
             number += 1
             if line.strip():
                 yield number, line
+            await turns.took(line)
             while len(line) > longest and not line.endswith(b"\n"):
                 line = file.readline(longest + 1)
-            if number % TURN == 0:
-                await asyncio.sleep(0)
+                await turns.took(line)
 
 
 @dataclass
@@ -76,27 +79,29 @@ def _error(found: Checked, names: set[str], line: bytes, endpoint: str, longest:
 
 
 def _error_of(found: Checked, names: set[str], request: Request, endpoint: str) -> LineError | None:
+    if len(request.custom_id) > LONGEST_NAME:
+        text = f"The custom_id '{request.custom_id[:MOST_TOLD]}…' is longer than {LONGEST_NAME} characters."
+        return LineError("invalid_custom_id", text, "custom_id")
     if request.custom_id in names:
-        text = f"The custom_id '{request.custom_id}' is that of an earlier line; each is there once."
+        text = f"The custom_id '{request.custom_id[:MOST_TOLD]}' is that of an earlier line; each is there once."
         return LineError("duplicate_custom_id", text, "custom_id")
     names.add(request.custom_id)
+    model = _model_of(request)
+    if len(names) == 1:
+        found.model = model
     if request.method != "POST":
         return LineError("invalid_method", "The method must be POST.", "method")
     if request.url != endpoint:
         return LineError("invalid_url", f"The url is not the batch's endpoint, {endpoint}.", "url")
-    model = _model_of(request)
-    if len(names) == 1:
-        found.model = model
     if model != found.model:
-        text = (
-            f"The model {model or 'of this line'} is not that of the first line, {found.model or 'which names none'}."
-        )
+        this, first = ((name or "")[:MOST_TOLD] for name in (model, found.model))
+        text = f"The model {this or 'of this line'} is not that of the first line, {first or 'which names none'}."
         return LineError("mismatched_model", text, "body.model")
     return None
 
 
 def _model_of(request: Request) -> str | None:
     try:
-        return msgspec.json.decode(bytes(request.body.get("model", b"null")), type=str | None)
+        return msgspec.json.decode(bytes(request.body.get("model", b"null")), type=ModelName | None)
     except UNREADABLE:  # the server says what is wrong
         return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.batcher import validation
+from actorserve.actors.batcher import turns, validation
 from actorserve.actors.batcher.validation import Checked, check_lines, lines_of
 from tests.batcher.scene import ENDPOINT, LONGEST, line
 
@@ -40,6 +40,9 @@ async def test_lines_are_counted_and_the_model_is_found(tmp_path: Path) -> None:
         (line("a") + line("b") + "\n" + line("a"), "duplicate_custom_id", "custom_id", 4),
         (line("a") + line("b", body={"model": "n"}), "mismatched_model", "body.model", 2),
         (line("a") + line("b", body={}), "mismatched_model", "body.model", 2),
+        (line("a" * 513), "invalid_custom_id", "custom_id", 1),
+        (line("a", url="/v1/embeddings") + line("b"), "invalid_url", "url", 1),  # nor is the model of others wrong
+        (line("a", method="GET") + line("b"), "invalid_method", "method", 1),
     ],
 )
 async def test_what_is_wrong_is_told_by_its_line(
@@ -47,6 +50,15 @@ async def test_what_is_wrong_is_told_by_its_line(
 ) -> None:
     (error,) = (await checked(tmp_path, text)).errors
     assert (error.code, error.param, error.line) == (code, param, number) and error.message
+
+
+async def test_what_is_told_has_a_length(tmp_path: Path) -> None:
+    """However long what clients send is: it stands in the batch's state, which is read with each list."""
+    long = "n" * 500
+    found = await checked(tmp_path, line(long) + line(long) + line("b", body={"model": long}), 10_000)
+    assert [error.code for error in found.errors] == ["duplicate_custom_id", "mismatched_model"]
+    assert all(len(error.message) < 200 for error in found.errors)
+    assert await checked(tmp_path, line("a", body={"model": "n" * 513})) == Checked(1, None, [])
 
 
 async def test_so_many_errors_are_told_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +79,22 @@ async def test_a_line_that_is_too_long_is_one_line(tmp_path: Path) -> None:
     path.write_bytes(b"a" * 35 + b"\n" + b"b" * 10 + b"\n" + b"c" * 9 + b"\nd")
     found = [(number, len(text)) async for number, text in lines_of(path, 10)]
     assert found == [(1, 11), (2, 11), (3, 10), (4, 1)]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"), [(b"a" * 1000, 1), (b"a\n" * 100, 100), (b"a" * 99 + b"\n" + b"b" * 900, 2)]
+)
+async def test_others_have_turns_however_long_lines_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, lines: int
+) -> None:
+    monkeypatch.setattr(turns, "TURN", 100)
+    monkeypatch.setattr(turns, "LEAST", 10)
+    (tmp_path / "in").write_bytes(content)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(turns.asyncio, "sleep", sleep)
+    assert len([number async for number, _ in lines_of(tmp_path / "in", 20)]) == lines
+    assert len(slept) >= 8
