@@ -31,6 +31,14 @@ def check() -> dict[str, Any]:
     return found
 
 
+@pytest.fixture
+def asked(check: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The same where nobody imports all that parts need, to say what is missing: 3 CPU s each time."""
+    names = check["check"].__globals__
+    monkeypatch.setitem(names, "lacking", lambda environment: [f"{len(environment)} names are set"])
+    return check
+
+
 def options(**given: Any) -> Any:
     return argparse.Namespace(**{"out": None, "tiny": True, **given})
 
@@ -94,7 +102,7 @@ def test_a_part_that_is_cut_leaves_no_process(check: dict[str, Any], tmp_path: P
 
 
 def test_the_table_is_told_part_by_part(
-    check: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What was found is there when the next part begins, whatever becomes of that; what is no finding is none."""
     file = tmp_path / "new" / "table.md"
@@ -106,18 +114,19 @@ def test_the_table_is_told_part_by_part(
         ("second", ["-c", second], 60.0),
         ("third", ["-c", f"print({finding!r})"], 60.0),
     ]
-    assert check["check"](parts, options(out=file), dict(os.environ)) == 1
+    assert asked["check"](parts, options(out=file), dict(os.environ)) == 1
     told = capsys.readouterr().out
     assert told.strip() == file.read_text().strip() and told.count("| a | 1 |") == 3, "twice itself, and once read"
+    assert f"{len(os.environ)} names are set" in told, "what is lacking stands before the parts"
     assert [line for line in told.splitlines() if line.startswith("- ")][1].endswith("ended with 1; 0 rows say no")
 
 
-def test_all_that_parts_say_is_in_a_log(check: dict[str, Any], tmp_path: Path) -> None:
+def test_all_that_parts_say_is_in_a_log(asked: dict[str, Any], tmp_path: Path) -> None:
     """Of a part that is well, too, and of no earlier check."""
     file, long = tmp_path / "table.md", "print('\\n'.join(f'line {number}' for number in range(100)))"
     (tmp_path / "table.log").write_text("of another day")
     parts = [("first", ["-c", long], 60.0), ("second", ["-c", f"{long}; raise SystemExit('it broke')"], 60.0)]
-    assert check["check"](parts, options(out=file), dict(os.environ)) == 1
+    assert asked["check"](parts, options(out=file), dict(os.environ)) == 1
     log = (tmp_path / "table.log").read_text()
     assert log.count("line 0\n") == log.count("line 99\n") == 2 and "it broke" in log and "another day" not in log
     assert "line 0\n" not in file.read_text()
@@ -139,20 +148,20 @@ def test_the_summary_has_what_is_wrong_as_far_as_there_is_room(check: dict[str, 
 
 
 def test_kernels_are_compiled_beside_what_times_nothing(
-    check: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of another name has nobody beside it; what is not done with that part is ended."""
-    names, pipe, told = check["run"].__globals__, tmp_path / "pipe", tmp_path / "told"
+    names, pipe, told = asked["run"].__globals__, tmp_path / "pipe", tmp_path / "told"
     with monkeypatch.context() as patch:
         patch.setitem(names, "compiling", pytest.fail)
-        assert check["check"]([("steps", ["-c", "pass"], 60.0)], options(tiny=False), dict(os.environ)) == 0
+        assert asked["check"]([("steps", ["-c", "pass"], 60.0)], options(tiny=False), dict(os.environ)) == 0
     os.mkfifo(pipe)
     compiling = f"import os, threading; open({str(pipe)!r}, 'w').write(str(os.getpid())); threading.Event().wait()"
     monkeypatch.setitem(names, "COMPILING", ["-c", compiling])
     part = f"open({str(told)!r}, 'w').write(open({str(pipe)!r}).read())"
-    assert check["check"]([(names["BESIDE"], ["-c", part], 60.0)], options(tiny=False), dict(os.environ)) == 0
+    assert asked["check"]([(names["BESIDE"], ["-c", part], 60.0)], options(tiny=False), dict(os.environ)) == 0
     assert not psutil.pid_exists(int(told.read_text()))
-    assert names["BESIDE"] in [name for name, _, _ in check["PARTS"]]
+    assert names["BESIDE"] in [name for name, _, _ in asked["PARTS"]]
 
 
 def test_tests_that_fail_are_told_at_once_and_take_no_others_along(check: dict[str, Any], tmp_path: Path) -> None:
