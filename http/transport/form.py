@@ -6,6 +6,7 @@ import asyncio
 
 from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
 from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_exceptions import HttpProcessingError
 
 from ..errors import ApiError, bad_request
 from ..middleware.context import BODY
@@ -15,6 +16,7 @@ FORM = "multipart/form-data"
 MOST_FIELDS = 64
 PIECE = 1 << 20  # bytes of a part that are looked through at a time: nobody else has a turn meanwhile, in any case
 TOO_LONG = 413
+MALFORMED = (ValueError, RuntimeError, AssertionError, web.RequestPayloadError, HttpProcessingError)  # aiohttp's
 
 
 async def read_form_body(request: web.Request, limit: int, budget: BodyBudget, sound: int) -> bytes:
@@ -53,6 +55,12 @@ async def read_form(request: web.Request, body: bytes) -> dict[str, list[bytes]]
             part.chunk_size = PIECE
             if part.name:
                 fields.setdefault(part.name, []).append(bytes(await part.read()))
-    except (ValueError, RuntimeError, AssertionError, web.RequestPayloadError) as error:
-        raise bad_request(f"The form is malformed: {error or 'it does not end'}") from None
+    except MALFORMED as error:
+        raise malformed(error) from None
     return fields
+
+
+def malformed(error: Exception) -> ApiError:
+    """What is told where one of MALFORMED was raised."""
+    text = error.message if isinstance(error, HttpProcessingError) else str(error)
+    return bad_request(f"The form is malformed: {text or 'it does not end'}")

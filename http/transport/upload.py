@@ -11,7 +11,7 @@ from aiohttp import BodyPartReader, MultipartReader, hdrs, web
 from ..errors import ApiError, bad_request
 from ..middleware.context import EXPECTS
 from .body import BODY_S, ask_for
-from .form import FORM, MOST_FIELDS
+from .form import FORM, MALFORMED, MOST_FIELDS, malformed
 
 FIELD_BYTES = 1 << 10
 PIECE = 1 << 20  # bytes that are written at once
@@ -30,8 +30,8 @@ async def read_upload(
         ask_for(request)
     try:
         return await _read_parts(MultipartReader(request.headers, request.content), name, write)
-    except (ValueError, RuntimeError, AssertionError, web.RequestPayloadError) as error:
-        raise bad_request(f"The form is malformed: {error or 'it does not end'}") from None
+    except MALFORMED as error:
+        raise malformed(error) from None
 
 
 async def _read_parts(

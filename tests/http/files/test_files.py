@@ -156,6 +156,14 @@ async def test_a_form_that_is_none_is_refused(
     assert not (tmp_path / "tmp").exists() or os.listdir(tmp_path / "tmp") == []
 
 
+async def test_a_parts_header_that_is_none_is_refused(running: Served) -> None:
+    part = form((f'"{FILE}"', b"x"))
+    for broken in (part.replace(b"Content-Disposition:", b"no header;"), part.replace(b"form-data;", b"a" * 9000)):
+        assert broken != part
+        answer = await running.ask("POST", "/v1/files", broken, Content_Type=TYPE)
+        assert answer.status == 400 and answer.error["message"].startswith("The form is malformed: ")
+
+
 async def test_fields_come_in_any_order_and_a_client_may_wait_to_be_asked(running: Served) -> None:
     client = await running.client()
     body = form((f'"{FILE}"', LINES), ('"purpose"', b"batch"))
