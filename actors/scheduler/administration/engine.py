@@ -107,11 +107,16 @@ class EngineAdministration:
         scheduler = self._scheduler
         if self._sleep.is_asked_by(message.call):
             return False
-        self._wanted = message.weights
+        own = self._sleep.state
+        is_operators = message.idle and own.is_on and not own.idle  # which /wake_up alone ends
+        if not is_operators:
+            self._wanted = message.weights
         if message.mode == "abort":
             for ref in list(scheduler.sequences):
                 scheduler.end(ref, Finish.ABORT)
-        wanted = IDLE if message.idle else SleepState(message.level, refuses=message.refuses, wait_s=message.wait_s)
+        wanted = SleepState(message.level, refuses=message.refuses, wait_s=message.wait_s)
+        if message.idle:
+            wanted = own if is_operators else IDLE
         if message.mode == "wait":
             self._sleep.drain(message.call, wanted)
             if self._sleep.state.draining:

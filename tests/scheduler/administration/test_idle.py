@@ -210,6 +210,25 @@ def test_it_is_unloaded_once_what_has_begun_has_ended_and_wakes_for_what_is_aske
     assert not state_of(life).is_on
 
 
+def test_an_operators_sleep_stays_one_where_the_model_is_unloaded_meanwhile(
+    clock: SimpleNamespace, new_lives: Callable[..., Lives]
+) -> None:
+    """While it drains, and when it sleeps: what is asked wakes nobody."""
+    lives = new_lives(sleep_idle_seconds=0)
+    life, running = lives.now, lives.new(1)
+    life.turn(Admit([running]))
+    life.turn(Sleep(5, 2, "wait", wait_s=30))
+    life.turn(UNLOAD)
+    wanted = SleepState(2, wait_s=30)
+    assert state_of(life) == wanted._replace(draining=True)
+    life.context.table.cancel(running)
+    life.turn(Cancel([running]))
+    for step in life.steps:
+        life.turn(StepDone.make(step, [7] * len(step.rows), 0.0))
+    life.turn(msgspec.structs.replace(UNLOAD, call=9), Admit([lives.new(2)]))
+    assert state_of(life) == wanted._replace(asleep=Part.ALL)
+
+
 def test_a_call_of_workers_is_made_if_an_operator_wakes_them(
     clock: SimpleNamespace, new_lives: Callable[..., Lives]
 ) -> None:
