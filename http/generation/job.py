@@ -188,6 +188,8 @@ class Job:
     def told_beside(self) -> int:
         """How many logprobs are told at each token of its prompts, its own included."""
         asked = msgspec.msgpack.decode(self.params[0], type=Generation).sampling
+        if asked.prompt_logprobs < 0:
+            return 0
         return 1 + asked.prompt_logprobs + (len(asked.logprob_token_ids) if asked.lists_prompt else 0)
 
     @property
