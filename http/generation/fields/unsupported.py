@@ -134,6 +134,7 @@ OF_RESPONSES = frozenset({"conversation"})
 OF_CHATS = frozenset(
     {"mm_processor_kwargs", "media_io_kwargs", "functions", "function_call"}
 )  # which are built for these alone
+OF_SAMPLING = frozenset({"xtc_probability", "dynatemp_range"})  # which bodies without SamplingFields do not have
 WITHOUT = (CohereChatRequest, LlamaCompletionRequest, LlamaInfillRequest, OllamaChatRequest, OllamaGenerateRequest)
 NO_PLACE = frozenset({"logprob_token_ids"})  # answers of these dialects have none for what it asks for
 OF_PROMPTS = (CompletionRequest, GenerateParameters)
@@ -193,7 +194,7 @@ def _check(kind: type[msgspec.Struct], passed_over: dict[str, object], path: str
 @cache
 def _passed_over(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, object]]:
     """Reads the known fields that this kind of body does not have."""
-    names = set(NOT_BUILT)
+    names = {*NOT_BUILT, *OF_SAMPLING}
     if kind in INSTEAD:
         names |= {*ChatRequest.__struct_fields__} - LABELS
     if kind in WITHOUT:

@@ -19,15 +19,17 @@ from actorserve.http.generation.fields.unsupported import (
     ELSEWHERE_MADE,
     NOT_BUILT,
     OF_CHATS,
+    OF_SAMPLING,
     YET,
     check_built,
     read,
 )
-from actorserve.http.llamacpp.schemas import LlamaCompletionRequest
+from actorserve.http.llamacpp.schemas import LlamaCompletionRequest, LlamaEmbeddingRequest
 from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.schemas import MAX_CHOICES, ChatRequest, CompletionRequest, GenerateRequest
 from actorserve.http.openai.tokenization import DetokenizeRequest, TokenizeRequest
+from actorserve.http.sglang.schemas import SglangGenerateRequest
 from tests.http.bodies import BIG, HI, body_of, for_chat, for_completion, refusal
 from tests.http.serving import serving
 
@@ -196,6 +198,21 @@ def test_what_is_not_built_is_refused_by_name(kind: type[msgspec.Struct]) -> Non
             assert error.status == 400 and error.param and error.param.split(".")[0] == field, value
             wrong_type = declared and re.search("Expected|Object (contains|missing)|no such field", error.message)
             assert wrong_type or error.message == f"{field} is not supported{ELSEWHERE_MADE.get(field, YET)}"
+
+
+@pytest.mark.parametrize("field", OF_SAMPLING)
+def test_what_is_drawn_otherwise_is_refused_where_it_is_not_read(field: str) -> None:
+    prompts: dict[type[msgspec.Struct], dict[str, Any]] = {
+        OllamaGenerateRequest: {"prompt": "hi"},
+        CohereChatRequest: {"messages": HI},
+        SglangGenerateRequest: {"text": "hi"},
+        LlamaEmbeddingRequest: {"content": "hi"},
+    }
+    for kind, prompt in prompts.items():
+        for nothing in (None, 0):
+            read(kind, body_of(**prompt, **{field: nothing}))
+        error = refusal(read, kind, body_of(**prompt, **{field: 0.5}))
+        assert (error.status, error.param, error.message) == (400, field, f"{field} is not supported here.")
 
 
 @pytest.mark.parametrize("kind", [CompletionRequest, GenerateRequest])
