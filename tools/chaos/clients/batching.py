@@ -83,11 +83,6 @@ async def _ended(session: aiohttp.ClientSession, batch: dict[str, Any], tally: A
     return batch
 
 
-def _text_of(choice: dict[str, Any]) -> str:
-    text: str | None = choice["text"] if "text" in choice else choice["message"]["content"]
-    return text or ""
-
-
 async def _said(asked: Any) -> dict[str, Any]:
     async with asked as response:
         if response.status != 200:
