@@ -15,7 +15,6 @@ import pytest
 
 from tests.support.client import http_client
 from tests.support.models.sounds.whispers import sound, wav
-from tests.support.runs.original import Imports
 from tests.support.server import Server
 from tests.support.until import until
 
@@ -32,7 +31,7 @@ keys:
 def server(whisper: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = tmp_path_factory.mktemp("keys") / "keys.yaml"
     keys.write_text(KEYS)
-    with Server(str(whisper), "--key-file", str(keys), *OPTIONS, imports=Imports.PLAIN) as server:
+    with Server(str(whisper), "--key-file", str(keys), *OPTIONS) as server:
         yield server
 
 
