@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -23,9 +24,11 @@ from ..runtime.loop import LoopActor, run_loop
 from ..runtime.process import Context
 from ..runtime.way import Way
 from ..telemetry.gauges import BatcherGauge as Gauge
-from .batch_run import BatchRun
+from .batch_run import BatchRun, Limits
+from .memory import LineMemory
+from .order import next_of
 
-MOST_RUNNING = 16  # batches, the oldest first
+MOST_LINE_BYTES = 256 << 20  # that lines of all batches have in memory
 AGAIN_S = 10.0  # until the next try, where the disk has failed
 SWEEP_S = 60.0  # between two looks for files that have expired, and for what dead writers have left
 ENDS = {
@@ -47,9 +50,11 @@ class BatcherActor(LoopActor):
         self._store = BatchStore(self._folder)
         self._files = FileStore(self._folder, config.files_limit)
         self._most = config.max_batch_lines or max(1, context.system.max_num_seqs // 2)
+        self._memory = LineMemory(MOST_LINE_BYTES)
         self._held: int | None = None  # while this is the batcher of the folder
         self._runs: dict[str, BatchRun] = {}
-        self._ended = set[str]()
+        self._ended = set[str]()  # and what is no batch
+        self._later = dict[str, float]()  # when those are tried again for which the disk failed
         self._waiting = 0
         self._tasks = set[asyncio.Task[None]]()
         self._looking: asyncio.Task[None] | None = None
@@ -96,25 +101,35 @@ class BatcherActor(LoopActor):
                     self._sweep_at = self._loop.time() + SWEEP_S
                     await on_disk(self._files.sweep)
         except OSError as error:
-            self._failed("the folder of --files-dir cannot be used", error)
+            self._look_at = self._failed("the folder of --files-dir cannot be used", error)
 
     async def _look_for_batches(self) -> None:
-        for name, run in self._runs.items():
+        for name, run in list(self._runs.items()):  # some end meanwhile
             if await on_disk(self._store.is_cancelled, name):
                 run.cancel()
-        for batch in (waiting := await on_disk(self._new))[: MOST_RUNNING - len(self._runs)]:
+        running, now = self._runs.keys() | self._ended, self._loop.time()
+        waiting = await on_disk(self._new, running)
+        ready = [one for one in waiting if self._later.get(one.id, now) <= now]
+        begun = next_of(ready, [run.request for run in self._runs.values()], time.time())
+        for batch in begun:
             self._begin(batch)
-        self._waiting = max(0, len(waiting) + len(self._runs) - MOST_RUNNING)
+        self._waiting = len(waiting) - len(begun)
 
-    def _new(self) -> list[Batch]:
-        """Those that have not ended and do not run, the oldest first."""
-        names = set(os.listdir(self._folder.batches)) - self._ended - self._runs.keys()
-        found = [one for name in names if (one := self._store.get(name)) is not None]
-        self._ended.update(one.id for one in found if one.has_ended)
-        return sorted((one for one in found if not one.has_ended), key=lambda one: (one.request.order, one.id))
+    def _new(self, known: set[str]) -> list[Batch]:
+        """Those that are not known, and have not ended."""
+        found = []
+        for name in set(os.listdir(self._folder.batches)) - known:
+            one = self._store.get(name)
+            if one is None:
+                self._context.log.error("%s of --files-dir is no batch that can be read; it is left out", name)
+            if one is None or one.has_ended:
+                self._ended.add(name)
+            else:
+                found.append(one)
+        return found
 
     def _begin(self, batch: Batch) -> None:
-        limits = self._context.system.files.body_bytes, self._most
+        limits = Limits(self._context.system.files.body_bytes, self._most, self._memory)
         run = BatchRun(self._store, self._asker, batch, limits, self._answered)
         if batch.cancelled_at is not None:
             run.cancel()
@@ -122,12 +137,18 @@ class BatcherActor(LoopActor):
         self._start(self._go_through(run))
 
     async def _go_through(self, run: BatchRun) -> None:
-        """A disk that fails is tried again."""
+        """A disk that fails is tried again. Whatever else one batch fails of ends that one, and no other."""
         name = run.request.id
         try:
-            await run.run()
+            try:
+                await run.run()
+            except OSError:
+                raise
+            except Exception as error:
+                self._context.log.error("%s cannot go on", name, exc_info=error)
+                await run.fail(error)
         except OSError as error:
-            self._failed(f"{name} cannot go on", error)
+            self._later[name] = self._failed(f"{name} cannot go on", error)
         else:
             self._ended.add(name)
             self._context.status.add(ENDS[run.state.status], 1)
@@ -136,9 +157,10 @@ class BatcherActor(LoopActor):
         finally:
             del self._runs[name]
 
-    def _failed(self, what: str, error: OSError) -> None:
+    def _failed(self, what: str, error: OSError) -> float:
+        """When it is tried again."""
         self._context.log.error("%s: %s; it is tried again in %g s", what, error, AGAIN_S)
-        self._look_at = self._loop.time() + AGAIN_S
+        return self._loop.time() + AGAIN_S
 
     def _answered(self, is_error: bool) -> None:
         self._context.status.add(Gauge.LINES_FAILED if is_error else Gauge.LINES_COMPLETED, 1)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..files.batches import Batch, BatchStore
+from ..files.batches import Batch, BatchStore, LineError, NoInput
 from ..files.folder import CONTENT
 from ..files.lines import Request, answer_line, decode_request
 from ..files.threads import on_disk
+from .memory import LineMemory
 from .output import Output
 from .results import ERRORS, OUTPUT, publish_lines
-from .validation import check_lines, lines_of
+from .validation import check_lines, lines_of, too_long
 
 if TYPE_CHECKING:
     from .asking import Asker
@@ -29,17 +32,27 @@ EXPIRED = {
 }
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Of the server today."""
+
+    longest: int  # bytes of a line
+    most: int  # lines of a batch that are asked at once
+    memory: LineMemory
+
+
 class BatchRun:
     """Of the batcher. `counted` is told of each answer whether it is an error."""
 
     def __init__(
-        self, store: BatchStore, asker: Asker, batch: Batch, limits: tuple[int, int], counted: Callable[[bool], object]
+        self, store: BatchStore, asker: Asker, batch: Batch, limits: Limits, counted: Callable[[bool], object]
     ) -> None:
-        """`limits`: bytes of a line, and how many are asked at once."""
         self._store, self._asker, self._counted = store, asker, counted
         self.request, self.state = batch.request, batch.state
-        self._longest, most = limits
-        self._own = asyncio.Semaphore(most)  # lines that have begun: they may wait for their next try
+        self._longest = limits.longest
+        self._own = asyncio.Semaphore(limits.most)  # lines that have begun: they may wait for their next try
+        self._memory = limits.memory.share()
+        self._counts = dict[str, int]()  # of what was answered, once that is over
         self._saving = asyncio.Lock()
         self._cancelled = asyncio.Event()
         self._changed = asyncio.Event()
@@ -58,6 +71,21 @@ class BatchRun:
         if self.state.status == "finalizing":
             await self._finish()
 
+    async def fail(self, error: Exception) -> None:
+        """It ends here, by what `run` has raised; what is answered stays."""
+        errors = [self._told(error)]
+        if self.state.status == "finalizing":  # what stands in the way of that is not gone through again
+            return await self._save(status="failed", outcome="failed", errors=errors, ended_at=_now())
+        outcome = {"status": "finalizing", "outcome": "failed", "errors": errors, "finalizing_at": _now()}
+        await self._save(**outcome, **self._counts)
+        return await self._finish()
+
+    def _told(self, error: Exception) -> LineError:
+        if isinstance(error, NoInput):
+            text = f"The file {self.request.input_file_id} is not there any more."
+            return LineError("file_not_found", text, "input_file_id")
+        return LineError("internal_error", "The batch could not go on; the server's log says why.")
+
     async def _save(self, **changes: Any) -> None:
         async with self._saving:
             state = msgspec.structs.replace(self.state, **changes)
@@ -72,7 +100,8 @@ class BatchRun:
         found = await check_lines(self._input, self.request.endpoint, self._longest)
         if found.errors:
             return await self._save(status="failed", outcome="failed", errors=found.errors, ended_at=_now())
-        return await self._save(status="in_progress", total=found.total, model=found.model, in_progress_at=_now())
+        lines = {"longest": self._longest, "total": found.total, "model": found.model}
+        return await self._save(status="in_progress", in_progress_at=_now(), **lines)
 
     @property
     def _input(self) -> Path:
@@ -82,13 +111,15 @@ class BatchRun:
         output = Output(self._store.place(self.request.id))
         try:
             await output.take_over()
+            await self._save(**_counts(output))  # on a disk that is full nothing is asked in vain
             outcome = await self._ask(output)
             if outcome == "expired":
-                async for _, line in self._unanswered(output):
+                async for _, line, _ in self._unanswered(output):
                     self._add(output, answer_line(line.custom_id, None, EXPIRED))
             await on_disk(output.sync)
             await self._save(status="finalizing", outcome=outcome, finalizing_at=_now(), **_counts(output))
         finally:
+            self._counts = _counts(output)
             output.close()
 
     async def _ask(self, output: Output) -> str:
@@ -140,25 +171,40 @@ class BatchRun:
             task.result()
 
     async def _feed(self, output: Output) -> None:
-        async for number, line in self._unanswered(output):
+        async for number, line, size in self._unanswered(output):
             await self._own.acquire()
+            await self._memory.take(size)
             if self._cancelled.is_set():
+                self._memory.give_back(size)
                 return
             task = asyncio.create_task(self._ask_one(output, number, line))
+            task.add_done_callback(partial(self._has_ended, size))
             self._lines.add(task)
             self._take_ended()
 
-    async def _unanswered(self, output: Output) -> AsyncIterator[tuple[int, Request]]:
-        async for number, line in lines_of(self._input, self._longest):
+    def _has_ended(self, size: int, task: asyncio.Task[None]) -> None:
+        """Also where it never began."""
+        self._memory.give_back(size)
+        self._own.release()
+
+    async def _unanswered(self, output: Output) -> AsyncIterator[tuple[int, Request, int]]:
+        """With their numbers and bytes. A line that is too long by now, which it was not for the server that looked at
+        it, is answered here.
+        """
+        async for number, line in lines_of(self._input, self.state.longest or self._longest):
             request = decode_request(line)
-            if request.custom_id not in output.done:
-                yield number, request
+            if request.custom_id in output.done:
+                continue
+            if len(line) > self._longest:
+                self._add(
+                    output,
+                    answer_line(request.custom_id, None, {"code": "line_too_long", "message": too_long(self._longest)}),
+                )
+            else:
+                yield number, request, len(line)
 
     async def _ask_one(self, output: Output, number: int, line: Request) -> None:
-        try:
-            self._add(output, await self._asker.ask(self.request, number, line))
-        finally:
-            self._own.release()
+        self._add(output, await self._asker.ask(self.request, number, line))
 
     def _add(self, output: Output, answer: dict[str, Any]) -> None:
         failed = output.failed

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from ..files.batches import LineError
+from ..files.batches import LineError, NoInput
 from ..files.lines import Request, decode_request
 from ..protocol.wire import UNREADABLE
 from .turns import Turns
@@ -24,9 +25,9 @@ FIELD = re.compile(r"field `(\w+)`|`\$\.(\w+)")
 
 
 async def lines_of(path: Path, longest: int) -> AsyncIterator[tuple[int, bytes]]:
-    """Those that are not empty, with their numbers; of a longer one its beginning alone."""
+    """Those that are not empty, with their numbers; of a longer one its beginning alone. NoInput without the file."""
     number, turns = 0, Turns()
-    with path.open("rb") as file:
+    with _opened(path) as file:
         while line := file.readline(longest + 1):
             number += 1
             if line.strip():
@@ -35,6 +36,13 @@ async def lines_of(path: Path, longest: int) -> AsyncIterator[tuple[int, bytes]]
             while len(line) > longest and not line.endswith(b"\n"):
                 line = file.readline(longest + 1)
                 await turns.took(line)
+
+
+def _opened(path: Path) -> BufferedReader:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise NoInput from None
 
 
 @dataclass
@@ -64,7 +72,7 @@ async def check_lines(path: Path, endpoint: str, longest: int) -> Checked:
 
 def _error(found: Checked, names: set[str], line: bytes, endpoint: str, longest: int) -> LineError | None:
     if len(line) > longest:
-        return LineError("invalid_json_line", f"This line is longer than {longest} bytes (--max-body-bytes).")
+        return LineError("invalid_json_line", too_long(longest))
     try:
         request = decode_request(line)
     except msgspec.ValidationError as error:
@@ -76,6 +84,11 @@ def _error(found: Checked, names: set[str], line: bytes, endpoint: str, longest:
     except UNREADABLE:
         return LineError("invalid_json_line", "This line is not parseable as valid JSON.")
     return _error_of(found, names, request, endpoint)
+
+
+def too_long(longest: int) -> str:
+    """What is told of a line that is."""
+    return f"This line is longer than {longest} bytes (--max-body-bytes)."
 
 
 def _error_of(found: Checked, names: set[str], request: Request, endpoint: str) -> LineError | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..protocol.wire import UNREADABLE
 from .folder import CONTENT, Folder, publish, write_synced
 from .owner import Owner
 
@@ -46,6 +47,7 @@ class BatchState(msgspec.Struct, frozen=True, kw_only=True):
 
     status: str = "validating"
     outcome: str = ""  # what it ends as, once that is known
+    longest: int = 0  # bytes that a line may have, as its lines were looked at
     total: int = 0  # lines
     completed: int = 0
     failed: int = 0
@@ -109,12 +111,12 @@ class BatchStore:
         return found if found is not None and found.request.owner.client == owner.client else None
 
     def get(self, batch_id: str) -> Batch | None:
-        """The same, whosever it is."""
+        """The same, whosever it is; and None if it cannot be read."""
         if not BATCH_ID.fullmatch(batch_id):
             return None
         try:
             return _read(self.place(batch_id))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, *UNREADABLE):
             return None
 
     def all(self) -> list[Batch]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from actorserve.actors.batcher.asking import Asker
-from actorserve.actors.batcher.batch_run import BatchRun
+from actorserve.actors.batcher.batch_run import BatchRun, Limits
+from actorserve.actors.batcher.memory import LineMemory
 from actorserve.actors.files.batches import Batch, BatchRequest, BatchState, BatchStore
 from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.lines import Request, answer_line
@@ -94,6 +95,13 @@ class FakeAsker:
 
 
 def run_of(
-    scene: Scene, asker: FakeAsker | None = None, most: int = 4, counted: Callable[[bool], object] = bool
+    scene: Scene,
+    asker: FakeAsker | None = None,
+    most: int = 4,
+    counted: Callable[[bool], object] = bool,
+    longest: int = LONGEST,
+    memory: int = 1 << 20,
 ) -> BatchRun:
-    return BatchRun(scene.store, cast(Asker, asker or FakeAsker()), scene.batch, (LONGEST, most), counted)
+    return BatchRun(
+        scene.store, cast(Asker, asker or FakeAsker()), scene.batch, Limits(longest, most, LineMemory(memory)), counted
+    )

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from actorserve.actors.batcher import batch_run
-from actorserve.actors.files.batches import BatchState
-from tests.batcher.scene import FakeAsker, Scene, line, run_of
+from actorserve.actors.files.batches import BatchState, NoInput
+from tests.batcher.scene import LONGEST, FakeAsker, Scene, line, run_of
 from tests.files.deaths import dies
-from tests.files.test_store import BATCH, OWNER
+from tests.files.test_store import BATCH, ID, OWNER
 
 NAMES = [f"r{number}" for number in range(9)]
 LINES = "".join(map(line, NAMES))
@@ -175,6 +175,85 @@ async def test_a_disk_that_fails_leaves_whole_lines(tmp_path: Path, monkeypatch:
     assert all(one.endswith(b"\n") and json.loads(one) for one in lines) and len(lines) < 9
     await run_of(scene).run()
     assert scene.state.status == "completed" and sorted(scene.output) == NAMES
+
+
+async def test_a_full_disk_asks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try would use the model's time, and lose what it said."""
+    scene, asker = Scene(tmp_path, LINES), FakeAsker()
+    scene.store.save(BATCH, BatchState(status="in_progress", total=9))
+    run = run_of(scene, asker)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(scene.store, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        await run.run()
+    assert not asker.asked
+
+
+async def test_a_line_that_is_too_long_by_now_is_an_error(tmp_path: Path) -> None:
+    """The server was started anew with a smaller --max-body-bytes: it is read as it was then."""
+    scene, asker = Scene(tmp_path, line("r0") + line("long", body={"prompt": "x" * 1000}) + line("r1")), FakeAsker()
+    scene.store.save(BATCH, BatchState(status="in_progress", total=3, longest=LONGEST))
+    await run_of(scene, asker, longest=200).run()
+    assert scene.state.status == "completed" and sorted(scene.output) == ["r0", "r1"]
+    assert "200 bytes (--max-body-bytes)" in scene.errors["long"]["error"]["message"]
+    assert [name for _, name in asker.asked] == ["r0", "r1"]
+
+
+async def test_the_longest_line_is_that_of_who_looked_at_it(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, LINES)
+    run = run_of(scene, longest=777)
+    await run._validate()
+    assert scene.state.longest == 777
+
+
+async def test_lines_wait_for_memory(tmp_path: Path) -> None:
+    """One is asked at a time, and all are in the end."""
+    scene, asker = Scene(tmp_path, LINES), FakeAsker()
+    asker.open.clear()
+    running = asyncio.create_task(run_of(scene, asker, memory=10).run())
+    await asker.came.wait()
+    for _ in range(20):  # turns in which it would ask more
+        await asyncio.sleep(0)
+    assert len(asker.asked) == 1
+    asker.open.set()
+    await running
+    assert scene.state.completed == 9
+
+
+@pytest.mark.parametrize("status", ["validating", "in_progress"])
+async def test_without_its_input_it_fails(tmp_path: Path, status: str) -> None:
+    """What is answered stays."""
+    scene = Scene(tmp_path, LINES)
+    scene.store.save(BATCH, BatchState(status=status, total=9))
+    if status == "in_progress":
+        answer = json.dumps({"custom_id": "r4", "response": {"status_code": 200}})
+        (scene.store.place(BATCH) / "output.jsonl").write_text(f"{answer}\n")
+    scene.files.content(ID).unlink()
+    run = run_of(scene)
+    with pytest.raises(NoInput) as raised:
+        await run.run()
+    await run.fail(raised.value)
+    assert scene.state.status == "failed" and scene.state.ended_at
+    assert [(error.code, error.param) for error in scene.state.errors] == [("file_not_found", "input_file_id")]
+    assert list(scene.output) == (["r4"] if status == "in_progress" else []) and not scene.errors
+    assert scene.state.completed == len(scene.output)
+
+
+async def test_what_fails_at_its_end_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, LINES)
+    run = run_of(scene)
+
+    def broken(*_: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(batch_run, "publish_lines", broken)
+    with pytest.raises(ValueError, match="broken") as raised:
+        await run.run()
+    await run.fail(raised.value)
+    assert scene.state.status == "failed" and [error.code for error in scene.state.errors] == ["internal_error"]
 
 
 @pytest.mark.parametrize("names", [["r0", "r1", "r2"], ["r0", "bad"]])
