@@ -36,6 +36,11 @@ class ModelCard:
     trained_len: int = 0  # tokens of the longest sequence by its config.json, whatever is served of it
 
 
+async def unknown_card() -> ModelCard:
+    """Where there are no files of it."""
+    return ModelCard()
+
+
 @dataclass(frozen=True)
 class KVSharing:
     """Of --kv-offload: how servers come by KV blocks that others have computed."""
@@ -192,7 +197,7 @@ class Settings:
     default_adapters: frozenset[str] = frozenset()  # modalities of which one of the same name is for
     accounts: Accounts = field(default_factory=Accounts)  # of --key-file
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
-    card: Callable[[], ModelCard] = ModelCard  # files are read for it
+    card: Callable[[], Awaitable[ModelCard]] = unknown_card  # files are read for it
     special_tokens: Callable[[], Mapping[str, int]] = dict  # of the tokenizer, their ids; a file is read for it
     max_num_seqs: int = 1
     response_role: str = "assistant"

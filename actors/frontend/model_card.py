@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 from collections import Counter
@@ -26,9 +27,15 @@ NUMERIC = (  # options that answers depend on
 PACKED = ("I32", "I64", "U32")  # several weights in a number: how many there are, their shapes do not say
 
 
-def card_of(config: Config, model: ModelInfo) -> ModelCard:
-    """Of the model that is served; of weights that are not there, as with --load-format dummy, nothing is said."""
-    return _read(Path(model.folder), model.architecture, config.load_format == "dummy" or config.worker == "scripted")
+async def card_of(config: Config, model: ModelInfo) -> ModelCard:
+    """Of the model that is served; of weights that are not there, as with --load-format dummy, nothing is said, nor of
+    a folder that has gone since the start. A large model has hundreds of files: others have their turns meanwhile.
+    """
+    without_weights = config.load_format == "dummy" or config.worker == "scripted"
+    try:
+        return await asyncio.to_thread(_read, Path(model.folder), model.architecture, without_weights)
+    except (ConfigError, OSError):
+        return ModelCard(model.architecture)
 
 
 def fingerprint_of(config: Config, model: ModelInfo) -> str:

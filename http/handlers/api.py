@@ -204,8 +204,8 @@ class Api:
     # --- models -----------------------------------------------------------------------------------------
 
     async def models(self, request: web.Request) -> web.Response:
-        cards = [self._card(request, name, one) for one in self.settings.all_models for name in one.served]
-        cards += [self._card(request, adapter.name, self.settings) for adapter in self.settings.adapters.all()]
+        cards = [await self._card(request, name, one) for one in self.settings.all_models for name in one.served]
+        cards += [await self._card(request, adapter.name, self.settings) for adapter in self.settings.adapters.all()]
         if (account := request.get(ACCOUNT)) is not None:
             cards = [card for card in cards if account.may_ask_for(str(card["id"]))]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]} if cards else {}
@@ -215,9 +215,9 @@ class Api:
         name = request.match_info["model"]
         settings = next((one for one in self.settings.all_models if name in one.served), self.settings)
         check_model_of(request.get(ACCOUNT), check_model(name, *settings.names))
-        return json_response(self._card(request, name, settings))
+        return json_response(await self._card(request, name, settings))
 
-    def _card(self, request: web.Request, name: str, settings: Settings) -> dict[str, object]:
+    async def _card(self, request: web.Request, name: str, settings: Settings) -> dict[str, object]:
         """A model, or an adapter of it, as OpenAI's and as Anthropic's clients read it, or Mistral's own."""
         served = settings.served
         adapter = None if name in served else settings.adapters.find(name)
@@ -235,7 +235,7 @@ class Api:
             "max_input_tokens": settings.max_model_len,
             "max_tokens": settings.max_model_len,
             "lifecycle": "active",
-            "meta": meta(settings),
+            "meta": meta(settings, await settings.card()),
             "status": {"value": self.engine.administration.model_state(settings.model)},
             **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),
             **(model_fields(settings) if is_mistrals(request.headers.get("User-Agent", "")) else {}),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ..settings import Settings
+from ..settings import ModelCard, Settings
 
 
-def meta(settings: Settings) -> dict[str, int]:
+def meta(settings: Settings, card: ModelCard) -> dict[str, int]:
     """Its sizes; what is not known of it is left out."""
-    card = settings.card()
     sizes = {
         "n_vocab": settings.vocab_size,
         "n_ctx": settings.max_model_len,

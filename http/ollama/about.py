@@ -14,28 +14,28 @@ SPOKEN = "0.12.6"  # the version of Ollama whose API this is: clients ask for a 
 NEVER = "2318-12-31T23:59:59Z"  # when the model is unloaded
 
 
-def tags(settings: Settings) -> Object:
+async def tags(settings: Settings) -> Object:
     """GET /api/tags."""
-    cards = [(name, one.card()) for one in settings.all_models for name in one.served]
-    cards += [(adapter.name, settings.card()) for adapter in settings.adapters.all()]
+    cards = [(name, await one.card()) for one in settings.all_models for name in one.served]
+    cards += [(adapter.name, await settings.card()) for adapter in settings.adapters.all()]
     return {"models": [_entry(name, card) | {"modified_at": _modified(card)} for name, card in cards]}
 
 
-def running(settings: Settings) -> Object:
+async def running(settings: Settings) -> Object:
     """GET /api/ps: what is served is in memory."""
     beside = {"expires_at": NEVER, "size_vram": 0}
     return {
         "models": [
-            _entry(name, one.card()) | beside | {"context_length": one.max_model_len}
+            _entry(name, await one.card()) | beside | {"context_length": one.max_model_len}
             for one in settings.all_models
             for name in one.served
         ]
     }
 
 
-def show(settings: Settings, name: str) -> Object:
+async def show(settings: Settings, name: str) -> Object:
     """POST /api/show. `name`: that of the model that is asked for, which pickers show."""
-    card = settings.card()
+    card = await settings.card()
     family = card.family or "unknown"
     about: Object = {
         "general.architecture": family,

@@ -36,12 +36,12 @@ def tokens(ids: list[int], strings: list[str], special: set[int]) -> list[Object
     ]
 
 
-def info(name: str, settings: Settings, spec: PoolingSpec) -> Object:
+async def info(name: str, settings: Settings, spec: PoolingSpec) -> Object:
     """GET /info."""
     return {
         "model_id": name,
         "model_sha": None,
-        "model_dtype": settings.card().stored_as,
+        "model_dtype": (await settings.card()).stored_as,
         "model_type": _kind(spec),
         "max_concurrent_requests": settings.max_num_seqs,
         "max_input_length": settings.max_model_len,

@@ -162,15 +162,15 @@ class OllamaApi:
     # --- the model -----------------------------------------------------------------------------------------------
 
     async def tags(self, request: web.Request) -> web.Response:
-        return json_response(_shown(request, about.tags(self._settings)))
+        return json_response(_shown(request, await about.tags(self._settings)))
 
     async def running(self, request: web.Request) -> web.Response:
-        return json_response(_shown(request, about.running(self._settings)))
+        return json_response(_shown(request, await about.running(self._settings)))
 
     async def show(self, request: web.Request) -> web.Response:
         body = read(OllamaModel, await self._read_body(request))
         name = self._model(request, model_of(body.model or body.name, self._settings.served))
-        return json_response(about.show(self._settings, name))
+        return json_response(await about.show(self._settings, name))
 
     async def version(self, request: web.Request) -> web.Response:
         return json_response({"version": about.SPOKEN})

@@ -116,7 +116,7 @@ class SglangApi:
     async def model_info(self, request: web.Request) -> web.Response:
         """GET /model_info."""
         settings, name = self._settings, self._generator.told_model(request)
-        media, card = () if settings.media is None else settings.media.most, settings.card()
+        media, card = () if settings.media is None else settings.media.most, await settings.card()
         return json_response(
             {
                 "model_path": name,

@@ -96,7 +96,7 @@ class TgiApi:
         """GET /info: what the model is, and how much it takes."""
         name, settings = self._generator.told_model(request), self._settings
         if settings.pooling is not None:
-            return json_response(tei_info(name, settings, settings.pooling))
+            return json_response(await tei_info(name, settings, settings.pooling))
         return json_response(
             {
                 "model_id": name,

@@ -119,6 +119,9 @@ async def test_paths_that_are_versioned_there(served: Served) -> None:
 
 
 async def test_what_the_model_is() -> None:
-    async with serving(card=lambda: ModelCard(architecture="Qwen3ForCausalLM", family="qwen3")) as served:
+    async def card() -> ModelCard:
+        return ModelCard(architecture="Qwen3ForCausalLM", family="qwen3")
+
+    async with serving(card=card) as served:
         told = (await served.ask("GET", "/model_info")).json
         assert (told["model_type"], told["architectures"]) == ("qwen3", ["Qwen3ForCausalLM"])

@@ -1,0 +1,38 @@
+"""What clients may read of the model, and where its files are read for it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from actorserve.actors.frontend import model_card
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import Config
+from actorserve.http.settings import ModelCard
+
+from .others import MODEL
+
+
+async def test_files_are_read_beside_the_event_loop_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readers = []
+
+    def noted(folder: Path) -> dict[str, model_card.StoredTensor]:
+        readers.append(threading.current_thread())
+        return {}
+
+    monkeypatch.setattr(model_card, "read_weights", noted)
+    model_card._read.cache_clear()
+    config = Config()
+    for _ in range(2):
+        card = await model_card.card_of(config, resolve_model(config))
+        assert card.hidden and card.modified
+    assert len(readers) == 1 and readers[0] is not threading.main_thread()
+    model_card._read.cache_clear()
+
+
+async def test_of_a_folder_that_has_gone_there_are_no_sizes() -> None:
+    assert await model_card.card_of(Config(), MODEL) == ModelCard(MODEL.architecture)
