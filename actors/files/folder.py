@@ -85,13 +85,13 @@ class Folder:
         """Nobody finds it from now on; call it with the lock."""
         aside = self.tmp / f"{place.name}.{secrets.token_hex(8)}"
         os.rename(place, aside)
-        shutil.rmtree(aside)
+        shutil.rmtree(aside, ignore_errors=True)  # what is left, as over NFS what is still read, is swept away later
 
     def sweep(self) -> None:
         """What dead writers have left in tmp is removed; call it with the lock."""
         for place in list(self.tmp.iterdir()):
-            if not _is_held(place / CONTENT):
-                shutil.rmtree(place)
+            if not is_held(place / CONTENT):
+                shutil.rmtree(place, ignore_errors=True)  # one that cannot be removed keeps no other
 
 
 def hold(content: Path) -> int:
@@ -101,10 +101,11 @@ def hold(content: Path) -> int:
     return fd
 
 
-def _is_held(content: Path) -> bool:
+def is_held(content: Path) -> bool:
+    """Has it a writer, who lives? Call it with the lock: nobody can hold it meanwhile."""
     try:
-        fd = os.open(content, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        fd = os.open(content, os.O_RDWR | os.O_CLOEXEC)  # over NFS a lock needs one that may write
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

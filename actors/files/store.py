@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import msgspec
 
+from ..protocol.wire import UNREADABLE
 from .batches import BatchStore
-from .folder import CONTENT, META, Folder, hold, publish, write_all, write_synced
+from .folder import CONTENT, META, Folder, hold, is_held, publish, write_all, write_synced
 from .owner import Owner
 
 FILE_ID = re.compile(r"file-[0-9a-f]{24}")
+LOOK = 64 << 20  # bytes of an upload between two looks whether there is room
 
 
 class NoRoom(Exception):
@@ -56,6 +59,7 @@ class Upload:
         self._kept = folder.files / file_id
         self._place: Path | None = None
         self._fd = self._room = -1
+        self._look_at = LOOK
         self._sha256 = hashlib.sha256()
         self.size = 0
 
@@ -63,10 +67,15 @@ class Upload:
         """There is a place for what comes."""
         folder = self._folder
         folder.make()
-        self._room = self._limit - used(folder) + _size(self._kept / CONTENT)  # one that is sent again needs none
         with folder.locked():
             self._place = folder.new(self._id)
             self._fd = hold(self._place / CONTENT)
+            self._look()
+
+    def _look(self) -> None:
+        """How long it may be, beside all that is there and all that comes; one that is sent again needs no room."""
+        others = used(self._folder) - _size(self._kept / CONTENT) + _coming(self._folder) - self.size
+        self._room, self._look_at = self._limit - others, self.size + LOOK
 
     @property
     def digest(self) -> str:
@@ -75,6 +84,9 @@ class Upload:
 
     def write(self, data: bytes) -> None:
         """NoRoom if it is too long."""
+        if self.size >= self._look_at:
+            with self._folder.locked():
+                self._look()
         self.size += len(data)
         if self.size > self._room:
             raise NoRoom(self.size > self._limit)
@@ -83,7 +95,7 @@ class Upload:
 
     def keep(self, owner: Owner, filename: str, purpose: str, created: int, expires_s: int | None = None) -> StoredFile:
         """It is found from now on. The one that has its id, if there is one: this is the same request once more, or
-        should be (`digest`). NoRoom where others were quicker.
+        should be (`digest`). NoRoom where others were quicker, InUse where it has expired and a batch reads it still.
         """
         assert self._place is not None, "it has begun"
         os.fsync(self._fd)
@@ -100,8 +112,10 @@ class Upload:
         )
         write_synced(self._place / META, msgspec.json.encode(stored))
         with self._folder.locked():
-            if self._kept.exists():
-                return read_meta(self._kept)
+            before = read_meta(self._kept)
+            if before is not None and not before.is_over:
+                return before
+            _remove(self._folder, self._id)
             if used(self._folder) + self.size > self._limit:
                 raise NoRoom(self.size > self._limit)
             publish(self._place, self._kept)
@@ -109,10 +123,10 @@ class Upload:
 
     def drop(self) -> None:
         """What is not kept is removed."""
-        if self._fd >= 0:
+        if self._place is not None:
+            shutil.rmtree(self._place, ignore_errors=True)  # it may be gone; what is left is swept away later
+        if self._fd >= 0:  # until then nobody else removes it
             os.close(self._fd)
-        if self._place is not None and self._place.exists():
-            shutil.rmtree(self._place)
 
 
 class FileStore:
@@ -127,13 +141,8 @@ class FileStore:
 
     def find(self, file_id: str, owner: Owner) -> StoredFile | None:
         """None if it is not there, or another's."""
-        if not FILE_ID.fullmatch(file_id):
-            return None
-        try:
-            found = read_meta(self.folder.files / file_id)
-        except FileNotFoundError:
-            return None
-        return found if found.owner.client == owner.client and not found.is_over else None
+        found = read_meta(self.folder.files / file_id) if FILE_ID.fullmatch(file_id) else None
+        return found if found is not None and found.owner.client == owner.client and not found.is_over else None
 
     def content(self, file_id: str) -> Path:
         """Of one that was found."""
@@ -147,35 +156,44 @@ class FileStore:
     def delete(self, file_id: str) -> None:
         """One that was found. InUse names the batch that reads it."""
         with self.folder.locked():
-            if (batch := BatchStore(self.folder).reader_of(file_id)) is not None:
-                raise InUse(batch)
-            self._remove(file_id)
+            _remove(self.folder, file_id)
 
     def sweep(self) -> None:
         """Remove what has expired, and what dead writers have left."""
         with self.folder.locked():
             self.folder.sweep()
-            over = [name for name in _names(self.folder.files) if read_meta(self.folder.files / name).is_over]
-            batches = BatchStore(self.folder)
-            for name in over:
-                if batches.reader_of(name) is None:
-                    self._remove(name)
-
-    def _remove(self, file_id: str) -> None:
-        place = self.folder.files / file_id
-        if place.exists():  # another was quicker
-            self.folder.remove(place)
+            for name in _names(self.folder.files):
+                found = read_meta(self.folder.files / name)
+                if found is not None and found.is_over:
+                    with contextlib.suppress(InUse):
+                        _remove(self.folder, name)
 
 
-def read_meta(place: Path) -> StoredFile:
-    """FileNotFoundError if it is not there."""
-    return msgspec.json.decode((place / META).read_bytes(), type=StoredFile)
+def _remove(folder: Folder, file_id: str) -> None:
+    """Call it with the lock. InUse names the batch that reads it."""
+    if (batch := BatchStore(folder).reader_of(file_id)) is not None:
+        raise InUse(batch)
+    if (place := folder.files / file_id).exists():  # another was quicker
+        folder.remove(place)
+
+
+def read_meta(place: Path) -> StoredFile | None:
+    """None if it is not there, or cannot be read."""
+    try:
+        return msgspec.json.decode((place / META).read_bytes(), type=StoredFile)
+    except (FileNotFoundError, NotADirectoryError, *UNREADABLE):
+        return None
 
 
 def used(folder: Folder) -> int:
     """Bytes of all files, and of what batches write."""
     found = (*folder.files.glob(f"*/{CONTENT}"), *folder.batches.glob("*/*.jsonl"))
     return sum(map(_size, found))
+
+
+def _coming(folder: Folder) -> int:
+    """Bytes of uploads that have not ended; call it with the lock."""
+    return sum(_size(content) for content in folder.tmp.glob(f"*/{CONTENT}") if is_held(content))
 
 
 def _size(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,6 @@ async def test_others_have_turns_however_long_lines_are(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(turns.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     assert len([number async for number, _ in lines_of(tmp_path / "in", 20)]) == lines
     assert len(slept) >= 8
