@@ -25,7 +25,7 @@ class Draining:
         """
         table, draining = self._table, {self._engine}
         for engine, pause, sleep in self._words:
-            if self._router.holds(engine):
+            if self._router.holds(engine) or sleep.state.wakes:  # it has no worker yet
                 continue
             if engine in self._elsewhere:
                 if pause.state is PauseState.DRAINING:  # nobody here sees what has begun there without a token

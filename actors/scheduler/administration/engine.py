@@ -117,6 +117,7 @@ class EngineAdministration:
         wanted = SleepState(message.level, refuses=message.refuses, wait_s=message.wait_s)
         if message.idle:
             wanted = own if is_operators else IDLE
+            self._idle.forget()
         if message.mode == "wait":
             self._sleep.drain(message.call, wanted)
             if self._sleep.state.draining:
@@ -163,7 +164,7 @@ class EngineAdministration:
         asked = self._idle.look(not self._calls.keys() <= self._lost, has_worker)
         if sleep.state.wakes and has_worker:
             sleep.is_awake()
-        elif asked and sleep.state.idle and sleep.is_asleep:
+        elif asked and sleep.state.idle and sleep.is_asleep and not self._idle.others_drain():
             sleep.rouse()
             self._context.log.info("it wakes: something is asked")
             self._tell_workers(LookAtSleep())

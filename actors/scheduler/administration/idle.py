@@ -2,7 +2,8 @@
 
 All engines of a model sleep and wake together. Who chooses an engine for a request, or gives requests away, goes by
 those that have a worker, so one that slept by itself would be asked for nothing as long as another is up. What the
-others are asked for stands on the board.
+others are asked for stands on the board. Where they are told to sleep (/models/unload) each falls asleep once what has
+begun in all of them has ended, so one that has does not wake before the last: that would wait for it for ever.
 
 The word says `idle` until the next worker is met, so that everybody sees why there is no model. Who dies in between has
 a successor that finds the word, and what waits.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import time
 
 from actorserve.shm.adapters.registry import AdapterState
-from actorserve.shm.kv_map.sleep import MOST_SECONDS, SleepState
+from actorserve.shm.kv_map.sleep import MOST_SECONDS, SleepState, SleepWord
 
 from ...engines.loads import EngineLoads
 from ...runtime.process import Context
@@ -31,6 +32,8 @@ class IdleWatch:
         self._loads = EngineLoads(context.board, context.system, context.spec.model)
         others = [engine for engine in context.served.engines if engine != context.spec.engine]
         self._prompted = {engine: self._loads.load(engine).prompted for engine in others}
+        memory, offsets = context.segment.map, context.system.kv_map_offsets
+        self._words = [SleepWord(memory, offsets[engine]) for engine in others]
         self._busy_at = time.monotonic()
 
     @property
@@ -44,6 +47,14 @@ class IdleWatch:
         if asked or self._scheduler.sleep.state.is_on or not has_worker:
             self._busy_at = time.monotonic()
         return asked
+
+    def forget(self) -> None:
+        """The engine is told to sleep: what came before does not wake it."""
+        self._asked_elsewhere()
+
+    def others_drain(self) -> bool:
+        """Does another engine of the model sleep only once what has begun has ended?"""
+        return any(word.state.draining for word in self._words)
 
     def is_over(self) -> bool:
         """Was nothing asked for so long that the engine is to sleep?"""
