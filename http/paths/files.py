@@ -20,7 +20,7 @@ FILES_AND_BATCHES: tuple[Route, ...] = (
         answers.FileObject,
         FileForm,
         form=True,
-        statuses=(*TAKES_BODY, 404, 422, 507),
+        statuses=(*TAKES_BODY, 404, 409, 422, 507),
     ),
     _Route(
         "get", FILES, "files.list", "Which files there are", answers.FileList, query=FilesQuery, statuses=(400, 404)
@@ -35,7 +35,7 @@ FILES_AND_BATCHES: tuple[Route, ...] = (
         "Answer each line of a file",
         answers.BatchObject,
         BatchRequestBody,
-        statuses=(*TAKES_BODY, 404, 422),
+        statuses=(*TAKES_BODY, 404, 422, 507),
     ),
     _Route(
         "get",
@@ -53,6 +53,6 @@ FILES_AND_BATCHES: tuple[Route, ...] = (
         "batches.cancel",
         "Begin no more lines of it",
         answers.BatchObject,
-        statuses=(404, 409),
+        statuses=(404, 409, 507),
     ),
 )

@@ -24,7 +24,7 @@ from ...routes import BATCHED
 from ...settings import Settings, printable
 from ...transport.json_response import json_response
 from .files import find_file, no_file
-from .requests import check_same, folder_of, new_id, owner_of, settings_of
+from .requests import check_same, folder_of, new_id, on_full_disk, owner_of, settings_of
 
 PREFIX = "batch_"
 INPUT = "input_file_id"
@@ -69,9 +69,12 @@ class BatchesApi:
             digest=digest,
         )
         try:
-            return json_response(batch_object(await on_disk(store.create, asked)))
+            with on_full_disk():
+                made = await on_disk(store.create, asked)
         except NoInput:  # it was deleted meanwhile
             raise no_file(found.id, INPUT) from None
+        check_same(made.request.digest == digest)  # another with its Idempotency-Key may have been quicker
+        return json_response(batch_object(made))
 
     async def list(self, request: web.Request) -> web.Response:
         """GET /v1/batches."""
@@ -87,9 +90,12 @@ class BatchesApi:
     async def cancel(self, request: web.Request) -> web.Response:
         """POST /v1/batches/{id}/cancel."""
         found = await self._found(request)
+        if found.status == "cancelled":  # the request may be sent again, and then all is as it wanted
+            return json_response(batch_object(found))
         if found.has_ended:
             raise ApiError(409, f"Cannot cancel a batch with status '{found.status}'.", "id")
-        return json_response(batch_object(await on_disk(self._store.cancel, found.id)))
+        with on_full_disk():
+            return json_response(batch_object(await on_disk(self._store.cancel, found.id)))
 
     # --- which one -----------------------------------------------------------------------------------------------
 

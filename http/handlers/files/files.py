@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from io import BufferedReader
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from ...openai.responses.stored import page_of
 from ...settings import Settings, printable
 from ...transport.json_response import json_response
 from ...transport.upload import read_upload
-from .requests import check_same, folder_of, new_id, owner_of, settings_of
+from .requests import check_same, folder_of, new_id, note_found, on_full_disk, owner_of, settings_of, was_found
 
 PREFIX = "file-"
 AT_ONCE = 1 << 20  # bytes of a file that are one piece of an answer, which another frontend can go on with
@@ -43,14 +42,14 @@ class FilesApi:
         file_id, created = new_id(request, PREFIX, self._settings)
         upload = store.upload(file_id)
         try:
-            await on_disk(upload.begin)
-            return json_response(file_object(await self._read(request, upload, created)))
+            with on_full_disk():
+                await on_disk(upload.begin)
+                return json_response(file_object(await self._read(request, upload, created)))
         except NoRoom as error:
             raise self._no_room(error) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise ApiError(507, "The disk of --files-dir is full.") from None
+        except InUse as error:
+            text = f"The file of this Idempotency-Key has expired, and is read by {error} still: use another key."
+            raise ApiError(409, text, "Idempotency-Key", "file_in_use") from None
         finally:
             await on_disk(upload.drop)
 
@@ -89,13 +88,17 @@ class FilesApi:
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/files/{id}."""
-        found = await self._found(request)
+        file_id = request.match_info["id"]
+        found = await on_disk(self._store.find, file_id, owner_of(request))
+        if found is None and not was_found(request):
+            raise no_file(file_id)
+        note_found(request)
         try:
-            await on_disk(self._store.delete, found.id)
+            await on_disk(self._store.delete, file_id)
         except InUse as error:
-            text = f"{found.id} is read by {error}, which has not ended: cancel that first."
+            text = f"{file_id} is read by {error}, which has not ended: cancel that first."
             raise ApiError(409, text, "id", "file_in_use") from None
-        return json_response({"id": found.id, "object": "file", "deleted": True})
+        return json_response({"id": file_id, "object": "file", "deleted": True})
 
     async def content(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/files/{id}/content."""

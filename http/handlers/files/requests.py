@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import secrets
 import time
+from collections.abc import Iterator
 
 from aiohttp import web
 
@@ -52,6 +55,28 @@ def new_id(request: web.Request, prefix: str, settings: Settings) -> tuple[str, 
     seed, created = (secrets.randbits(64), int(time.time())) if before is None else (before.seed, before.created)
     follow(request, seed, created)
     return f"{prefix}{seed:016x}{created:08x}", created
+
+
+def was_found(request: web.Request) -> bool:
+    """Has a frontend died with this request in hand that had found what it is about? Then it may be done already."""
+    record = record_of(request)
+    return record is not None and record.predecessor is not None
+
+
+def note_found(request: web.Request) -> None:
+    """For `was_found`, of a successor."""
+    follow(request, 0, int(time.time()))
+
+
+@contextlib.contextmanager
+def on_full_disk() -> Iterator[None]:
+    """507."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ApiError(507, "The disk of --files-dir is full.") from None
 
 
 def check_same(is_same: bool) -> None:

@@ -75,7 +75,9 @@ async def test_a_batch_is_cancelled_until_it_has_ended(client: AsyncOpenAI, tmp_
     cancelled = await client.batches.cancel(made.id)
     assert cancelled.status == "cancelling" and cancelled.cancelling_at is not None
     BatchStore(Folder(tmp_path)).save(made.id, BatchState(status="cancelled", ended_at=1))
-    with pytest.raises(openai.ConflictError, match="Cannot cancel a batch with status 'cancelled'"):
+    assert (await client.batches.cancel(made.id)).status == "cancelled"  # sent again, it has what it wanted
+    BatchStore(Folder(tmp_path)).save(made.id, BatchState(status="completed", ended_at=1))
+    with pytest.raises(openai.ConflictError, match="Cannot cancel a batch with status 'completed'"):
         await client.batches.cancel(made.id)
 
 
@@ -120,6 +122,30 @@ async def test_the_same_request_once_more_begins_no_second(client: AsyncOpenAI) 
     with pytest.raises(openai.UnprocessableEntityError):
         await begin(client, input_file_id=file.id, completion_window="2h", extra_headers=key)
     assert len((await client.batches.list()).data) == 1
+
+
+async def test_of_two_at_once_with_one_key_the_other_is_refused(
+    client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither had found a batch when it looked."""
+    key = {"Idempotency-Key": "k"}
+    file = await client.files.create(file=("in.jsonl", LINES), purpose="batch")
+    await begin(client, input_file_id=file.id, extra_headers=key)
+    monkeypatch.setattr(BatchStore, "find", lambda *_: None)
+    with pytest.raises(openai.UnprocessableEntityError, match="was used for a request with another body"):
+        await begin(client, input_file_id=file.id, completion_window="2h", extra_headers=key)
+
+
+async def test_a_full_disk_is_told(client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    made = await begin(client)
+    for name, ask in (("create", begin(client)), ("cancel", client.batches.cancel(made.id))):
+        monkeypatch.setattr(BatchStore, name, full)
+        with pytest.raises(openai.APIStatusError, match="disk of --files-dir is full") as raised:
+            await ask
+        assert raised.value.status_code == 507
 
 
 async def test_other_clients_do_not_find_it(tmp_path: Path) -> None:

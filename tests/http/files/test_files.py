@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from openai import AsyncOpenAI
 
-from actorserve.actors.files.store import Upload
+from actorserve.actors.files.folder import Folder
+from actorserve.actors.files.owner import Owner
+from actorserve.actors.files.store import FileStore, InUse, Upload
+from actorserve.http.errors import ApiError
 from actorserve.http.handlers.files import files
+from actorserve.http.handlers.files.files import FilesApi
+from actorserve.http.settings import FileSettings
 from actorserve.http.transport import upload
-from tests.http.files.scene import LINES, client_of, files_served, form
-from tests.http.serving import Served, serving
+from tests.http.files.scene import LINES, SECRET, client_of, files_served, form
+from tests.http.files.test_requests import Record, Request, left_by
+from tests.http.serving import SETTINGS, Served, serving
 
 TYPE = "multipart/form-data; boundary=x"
 FILE = 'file"; filename="in.jsonl'
@@ -114,6 +123,41 @@ async def test_a_full_disk_is_told(client: AsyncOpenAI, monkeypatch: pytest.Monk
     with pytest.raises(openai.APIStatusError, match="disk of --files-dir is full") as raised:
         await client.files.create(file=("a", b"x"), purpose="batch")
     assert raised.value.status_code == 507
+
+
+async def test_a_successor_finds_it_deleted(tmp_path: Path) -> None:
+    """The frontend that had the request in hand died behind that."""
+    files_settings = FileSettings(str(tmp_path), 1 << 20, SECRET)
+    api, store = FilesApi(replace(SETTINGS, files=files_settings)), FileStore(Folder(tmp_path), 1 << 20)
+    upload, file_id = store.upload(f"file-{'1' * 24}"), f"file-{'1' * 24}"
+    upload.begin()
+    upload.keep(Owner(), "a", "batch", 1)
+    upload.drop()
+
+    async def delete(record: Record) -> Any:
+        request = Request(record)
+        request.match_info["id"] = file_id
+        answer = await api.delete(cast(web.Request, request))
+        return json.loads(cast(bytes, answer.body))
+
+    record = Record()
+    deleted = await delete(record)
+    assert deleted["deleted"] and await delete(Record(left_by(record))) == deleted
+    again = Record()
+    with pytest.raises(ApiError, match="No such File object"):
+        await delete(again)
+    assert not again.noted  # nor does a successor of that say more
+
+
+async def test_a_file_that_has_expired_and_is_read_is_in_the_way(
+    client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise InUse("batch_x")
+
+    monkeypatch.setattr(Upload, "keep", read)
+    with pytest.raises(openai.ConflictError, match="is read by batch_x still: use another key"):
+        await client.files.create(file=("a", b"x"), purpose="batch")
 
 
 async def test_other_clients_do_not_find_it(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class Request(dict[Any, Any]):
         super().__init__({CLIENT: client})
         self.protocol = self
         self.record = record
+        self.match_info: dict[str, str] = {}
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -44,12 +45,16 @@ def made_by(request: Request, settings: Settings = SETTINGS) -> str:
     return new_id(cast(web.Request, request), "batch_", settings)[0]
 
 
+def left_by(record: Record) -> Predecessor:
+    """What a successor finds of it."""
+    ((refs, seed, created),) = record.noted
+    return Predecessor(refs, seed, created, [0], begun=False, first=False, closed=False, replayed=False)
+
+
 def test_a_successor_makes_the_same() -> None:
     record = Record()
     made = made_by(Request(record))
-    ((refs, seed, created),) = record.noted
-    left = Predecessor(refs, seed, created, [0], begun=False, first=False, closed=False, replayed=False)
-    assert made_by(Request(Record(left))) == made and made_by(Request(Record())) != made
+    assert made_by(Request(Record(left_by(record)))) == made and made_by(Request(Record())) != made
 
 
 def test_a_key_makes_the_same_for_one_client() -> None:
