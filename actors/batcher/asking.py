@@ -23,6 +23,11 @@ from .connector import InnerConnector
 
 SERVER = "http://server"  # whose name nobody asks for
 LOWEST = msgspec.Raw(b"2147483647")  # priority: all others run first
+NO_LINES: dict[str, tuple[tuple[object, ...], str]] = {  # fields, values of theirs whose answers are no lines, others
+    "stream": ((True,), "false"),
+    "background": ((True,), "false"),
+    "encoding_format": (("bytes", "bytes_only"), "float or base64"),
+}
 MOST_MISTAKES = 10  # answers of 500: what ends several actors ends the next ones, too
 CONNECT_S = 60.0
 
@@ -95,9 +100,9 @@ class Answer(msgspec.Struct, frozen=True):
 
 def _refused(line: Request) -> dict[str, Any] | None:
     """What a line cannot ask for, since its answer is one line."""
-    for name in ("stream", "background"):
-        if bytes(line.body.get(name, b"")) == b"true":
-            text = f"{name} must be false: an answer of a batch is a line of a file."
+    for name, (values, instead) in NO_LINES.items():
+        if name in line.body and msgspec.json.decode(line.body[name]) in values:
+            text = f"{name} must be {instead}: an answer of a batch is a line of a file."
             error = {"message": text, "type": "invalid_request_error", "param": name, "code": None}
             return response_of(HTTPStatus.BAD_REQUEST, "", msgspec.json.encode({"error": error}))
     return None

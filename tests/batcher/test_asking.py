@@ -151,8 +151,11 @@ async def test_a_connection_that_breaks_is_made_again(frontend: Frontend, asker:
     assert answer["response"]["status_code"] == 200 and len(frontend.requests) > 1
 
 
-@pytest.mark.parametrize("name", ["stream", "background"])
-async def test_what_is_no_line_is_refused_unasked(frontend: Frontend, asker: Asker, name: str) -> None:
-    answer = await asker.ask(batch(), 1, request_of(body={name: True}))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("stream", True), ("background", True), ("encoding_format", "bytes"), ("encoding_format", "bytes_only")],
+)
+async def test_what_is_no_line_is_refused_unasked(frontend: Frontend, asker: Asker, name: str, value: object) -> None:
+    answer = await asker.ask(batch(), 1, request_of(body={name: value}))
     assert answer["response"]["status_code"] == 400 and not frontend.requests
     assert answer["response"]["body"]["error"]["param"] == name and json.dumps(answer)
