@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -17,12 +18,14 @@ import psutil
 import pytest
 
 from actorserve.actors.bench import processes
+from actorserve.actors.bench import server as bench_server
 from actorserve.actors.bench.startup import Start
 from actorserve.actors.bench.sweep import Combination, shown
 from actorserve.actors.bench.tune import combinations, split_options
 from actorserve.actors.cli import main
-from tests.support.server import Server
+from tests.support.server import QUEUE, Server
 from tests.support.until import until
+from tests.support.warm import Copy, server_environment, start_warm
 
 from .fake import Fake
 
@@ -52,6 +55,18 @@ SCHEMA = {
 def server() -> Iterator[Server]:
     with Server("--worker", "scripted") as made:
         yield made
+
+
+@pytest.fixture
+def warm_servers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a bench starts are copies of the process that `server` is a copy of, where that can be."""
+
+    def begin(command: list[str], **options: Any) -> Copy | subprocess.Popen[bytes]:
+        words = [*command[command.index("launch") :], *QUEUE]
+        return start_warm("", words, os.getcwd(), server_environment()) or subprocess.Popen(command, **options)
+
+    names = {name: getattr(subprocess, name) for name in ("DEVNULL", "PIPE", "STDOUT", "TimeoutExpired")}
+    monkeypatch.setattr(bench_server, "subprocess", SimpleNamespace(Popen=begin, **names))
 
 
 def bench(kind: str, path: Path, *words: str, status: int = 0) -> dict[str, Any]:
@@ -101,6 +116,7 @@ def test_throughput_sends_all_at_once(server: Server, tmp_path: Path) -> None:
     assert found["points"][0]["name"] == "all at once"
 
 
+@pytest.mark.usefixtures("warm_servers")
 def test_tune_starts_its_servers_and_ends_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {one.pid for one in psutil.Process().children(recursive=True)}
     words = ("--goodput", "ttft:60000", "--", "--max-num-seqs", "1,4", "--max-model-len", "64", "--worker", "scripted")
@@ -177,6 +193,7 @@ def test_no_key_stands_in_a_file() -> None:
     assert Combination({"api_key": "secret", "port": 1}).name == "--port 1"
 
 
+@pytest.mark.usefixtures("warm_servers")
 def test_a_sweep_starts_each_server_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "servers.json").write_text(json.dumps([{"max_num_seqs": 2}, {"no_such_option": True}]))
     words = ("--serve-params", str(tmp_path / "servers.json"), "--num-runs", "1", "-o", str(tmp_path / "found"))

@@ -53,6 +53,8 @@ OWN = (
     "WATCHDOG_",
     "ACTORSERVE_ENGINE_SECRET",
     "TRITON_INTERPRET",
+    "CC",
+    "XDG_CACHE_HOME",  # the hub's client does, and is asked for no model of a folder
 )
 # What actors that a test has played set for themselves: no server is to have it from there, each sets its own.
 LEFT = {
@@ -83,6 +85,9 @@ class Copy:
 
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
