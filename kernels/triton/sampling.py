@@ -19,7 +19,8 @@ device. Four kernels, one after the other:
 The smallest weights that top-k and top-p keep, and the word that is drawn in descending order, are found by bisection
 on the bits of floats, which are ordered as the floats: 30 turns over the candidates, or, where these do not hold all
 that is kept (flat distributions, a top-k of thousands), over the whole row (sampler/weight_search.py). So is the
-largest distance that typical-p keeps, behind the others (sampler/typical.py).
+largest distance that typical-p keeps, behind the others (sampler/typical.py). XTC and a dynamic temperature then take a
+look or three more at what is left (sampler/reshaping.py); rows without them do not.
 Grids follow from shapes alone, parameters are read on the device: a graph captures them for any filters.
 Compiled ahead of time and checked in the interpreter; not run on a GPU yet: sizes are computed, not measured.
 
@@ -40,10 +41,13 @@ from .sampler.draw import (
     draw_filtered,
     draw_freely,
     drawn_at_all,
+    exclusion,
+    filtered_at,
     floor_of,
     goal_of,
     holds_typical,
     lists_words,
+    reshapes,
     uniform_number,
 )
 from .sampler.edges import edges_kernel
@@ -58,7 +62,8 @@ MOST_WORDS = 1 << 20  # sums of their weights fit into 63 bits
 
 
 class RowParameters(NamedTuple):
-    """One value for each state row. top_p and typical_p 1, and 0 of the others: no filter; temperature 0 is greedy."""
+    """One value for each state row. top_p and typical_p 1, and 0 of the others: no filter; temperature 0 is greedy.
+    Without xtc_probability and dynatemp_range those behind them say nothing."""
 
     temperature: Tensor  # float32
     top_k: Tensor  # int64
@@ -66,12 +71,17 @@ class RowParameters(NamedTuple):
     min_p: Tensor  # float32, at most 1
     top_n_sigma: Tensor  # float32
     typical_p: Tensor  # float64
+    xtc_probability: Tensor  # float32
+    xtc_threshold: Tensor  # float32
+    dynatemp_range: Tensor  # float32
+    dynatemp_exponent: Tensor  # float32
     seed: Tensor  # int64 with the bits of a uint64
     position: Tensor  # int64, where in its sequence the drawn token will stand
 
 
 PARAMETER_DTYPES = (
     *(torch.float32, torch.int64, torch.float64, torch.float32, torch.float32, torch.float64),
+    *(torch.float32, torch.float32, torch.float32, torch.float32),
     *(torch.int64, torch.int64),
 )
 
@@ -105,7 +115,7 @@ def peaks_kernel(
 
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def gather_kernel(
-    logits, logits_row, rows, temperatures, top_k, top_p, min_p, typical_p,
+    logits, logits_row, rows, temperatures, top_k, top_p, min_p, typical_p, xtc_probability, dynatemp_range,
     bests, totals, counts, found, masses, moments, leasts, edges, slice_logits, slice_words,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
@@ -121,6 +131,8 @@ def gather_kernel(
         return
     filtered = lists_words(tl.load(top_k + state), tl.load(top_p + state))
     typical = tl.load(typical_p + state) < 1
+    span = tl.load(dynatemp_range + state)
+    temperature = filtered_at(temperature, span)
     floor = floor_of(tl.load(min_p + state))
     at = part * WIDTH + tl.arange(0, WIDTH)
     values = fetch(logits + row * logits_row, at, WORDS, tl.load(leasts + row))
@@ -131,7 +143,7 @@ def gather_kernel(
     if typical & (not filtered):
         moment = moments_of(values, tl.where(bits >= floor, weights, 0), best, temperature)
         tl.store(moments + slot, tl.sum(moment, 0))
-    if filtered | typical:
+    if filtered | typical | reshapes(tl.load(xtc_probability + state), span):
         hit = bits >= tl.load(edges + row)
         tl.store(found + slot, tl.sum(hit.to(tl.int32), 0))
         tl.store(masses + slot, tl.sum(tl.where(hit, weights, 0), 0))
@@ -143,7 +155,8 @@ def gather_kernel(
 
 @triton.jit(do_not_specialize_on_alignment=["rows", "tokens"])
 def sample_kernel(
-    logits, logits_row, rows, temperatures, top_k, top_p, min_p, top_n_sigma, typical_p, seed, position,
+    logits, logits_row, rows, temperatures, top_k, top_p, min_p, top_n_sigma, typical_p,
+    xtc_probability, xtc_threshold, dynatemp_range, dynatemp_exponent, seed, position,
     bests, firsts, totals, counts, found, masses, moments, leasts, edges, slice_logits, slice_words,
     found_logits, found_words, tokens, kept,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr,
@@ -165,23 +178,26 @@ def sample_kernel(
     first = tl.load(firsts + slots, mask=there, other=WORDS - 1)
     word = tl.min(tl.where(peak == best, first, WORDS - 1), 0)
     many = row * 0 + 1
-    temperature = tl.load(temperatures + state)
-    if drawn_at_all(temperature, best):
+    middle = tl.load(temperatures + state)
+    if drawn_at_all(middle, best):
+        span, often = tl.load(dynatemp_range + state), tl.load(xtc_probability + state)
+        reshaping, temperature = reshapes(often, span), filtered_at(middle, span)
         most, share = tl.load(top_k + state), tl.load(top_p + state)
         floor, least = floor_of(tl.load(min_p + state)), tl.load(leasts + row)
         u = uniform_number(tl.load(seed + state), tl.load(position + state))
         weights = tl.load(totals + slots, mask=there, other=0)
         typical = tl.load(typical_p + state)
         filtered = lists_words(most, share)
-        if filtered | (typical < 1):
+        if filtered | (typical < 1) | reshaping:
             total = tl.sum(weights, 0)
             numbers = tl.load(found + slots, mask=there, other=0)
             number, mass = tl.sum(numbers, 0), tl.sum(tl.load(masses + slots, mask=there, other=0), 0)
             edge = tl.load(edges + row)
             limited = (most > 0) & (most < WORDS)
-            enough = tl.where(limited, number >= most, (mass >= goal_of(total, share)) | (floor >= edge)) | (edge == 1)
+            heavy = (mass >= goal_of(total, share)) & ((share < 1) | (span <= 0))  # a dynamic temperature counts words
+            enough = tl.where(limited, number >= most, heavy | (floor >= edge)) | (edge == 1)
             moment = total.to(tl.float64) * 0
-            if not filtered:
+            if (typical < 1) & (not filtered):
                 moment = tl.sum(tl.load(moments + slots, mask=there, other=0.0), 0)
                 enough = enough | holds_typical(edge, mass, total, moment, typical)
             holds = enough & (number <= CANDIDATES) & (tl.max(numbers, 0) <= SEGMENT)
@@ -195,8 +211,12 @@ def sample_kernel(
                     SLICES, SEGMENT, CANDIDATES,
                 )  # fmt: skip
                 tl.debug_barrier()  # candidates are read by other threads than wrote them
+            excluded = exclusion(
+                tl.load(seed + state), tl.load(position + state), often, tl.load(xtc_threshold + state)
+            )  # fmt: skip
             word, many = draw_filtered(
                 place, count, least, best, temperature, total, moment, most, share, typical, floor, u,
+                reshaping, excluded, middle, span, tl.load(dynatemp_exponent + state),
                 WORDS, WIDTH, CANDIDATES,
             )  # fmt: skip
             if holds:
@@ -251,11 +271,11 @@ def sample(
         **shape, LANES=tiling.lanes, num_warps=tiling.slice_warps,
     )  # fmt: skip
     edges_kernel[grid[:1]](
-        rows, *parameters[:3], *parameters[4:6], peaks, bests, *parts[:3], *parts[-2:],
+        rows, *parameters[:3], *parameters[4:7], parameters.dynatemp_range, peaks, bests, *parts[:3], *parts[-2:],
         LANES=tiling.lanes, SLICES=slices, PADDED=wide["PADDED"], num_warps=tiling.row_warps,
     )  # fmt: skip
     gather_kernel[grid](
-        *source, *parameters[:4], parameters.typical_p, bests, *parts[3:], *candidates[:2],
+        *source, *parameters[:4], *parameters[5:7], parameters.dynatemp_range, bests, *parts[3:], *candidates[:2],
         **shape, **wide, num_warps=tiling.gather_warps,
     )  # fmt: skip
     sample_kernel[grid[:1]](

@@ -103,7 +103,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             "XTC: how often all but the least likely are left out of the tokens that are as likely as `xtc_threshold`",
             Range(0, 1),
             row="float32",
-            cpu_only=True,
         ),
     ] = None
     xtc_threshold: Annotated[
@@ -112,7 +111,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             "of those that the filters above leave; above 0.5 there is nothing to leave out",
             Range(0, 1),
             row="float32",
-            cpu_only=True,
         ),
     ] = None
     dynatemp_range: Annotated[
@@ -122,7 +120,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             "it comes behind the filters then",
             Range(0, 2),
             row="float32",
-            cpu_only=True,
         ),
     ] = None
     dynatemp_exponent: Annotated[
@@ -131,7 +128,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             "of what is between the two: the entropy as a part of the largest",
             Range(0, 100),
             row="float32",
-            cpu_only=True,
         ),
     ] = None
     seed: Annotated[

@@ -8,10 +8,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .reshaping import reshaped
 from .typical import log_of, moment_left, typical_reach
 from .weight_search import HEAVIEST, fetch, filters, pick, search, weigh, weight_of
 
 GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
+OF_XTC = tl.constexpr(0xD1B54A32D192ED03)  # sampling.OF_XTC
+NO_SHARE = tl.constexpr(2.0)  # that no word has
 
 
 @triton.jit
@@ -31,6 +34,13 @@ def uniform_number(seed, position):
 
 
 @triton.jit
+def exclusion(seed, position, xtc_probability, xtc_threshold):
+    """The share of the weight that a word has which XTC looks at; where it leaves nothing out, none has it."""
+    number = uniform_number(seed.to(tl.uint64, bitcast=True) ^ OF_XTC, position)
+    return tl.where(number < xtc_probability, xtc_threshold, NO_SHARE)
+
+
+@triton.jit
 def drawn_at_all(temperature, best):
     """Whether a row is neither greedy nor nonsense, which gets the first of its largest words."""
     return (temperature != 0) & (best < float("inf")) & (best > float("-inf"))
@@ -46,6 +56,18 @@ def floor_of(min_p):
 def lists_words(top_k, top_p):
     """Whether a filter wants the likeliest words of a row."""
     return (top_k > 0) | (top_p < 1)
+
+
+@triton.jit
+def reshapes(xtc_probability, dynatemp_range):
+    """Whether a row draws from other weights than the filters look at."""
+    return (xtc_probability > 0) | (dynatemp_range > 0)
+
+
+@triton.jit
+def filtered_at(temperature, dynatemp_range):
+    """The temperature that the filters see: 1 where a dynamic one follows."""
+    return tl.where(dynatemp_range > 0, 1.0, temperature)
 
 
 @triton.jit
@@ -97,6 +119,7 @@ def draw_freely(source, least, best, temperature, parts, totals, floor, u, WORDS
 @triton.jit
 def draw_filtered(
     place, count, least, best, temperature, total, moment, top_k, top_p, typical_p, floor, u,
+    reshaping, xtc_threshold, middle, dynatemp_range, dynatemp_exponent,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
     """(where the drawn word stands among the `count` at `place`, how many words the filters leave). `moment` is the sum
@@ -114,12 +137,23 @@ def draw_filtered(
             place, count, least, best, temperature, cut, ties, centre, wanted, CANDIDATES
         )
         descending = descending & (typical_p >= 1)
-    kept = heavier + ties * weight_of(cut)
-    many = above + ties
+    each = weight_of(cut)
+    kept, many = heavier + ties * each, above + ties
+    top, peak, warmth = cut * 0 + HEAVIEST, best, temperature
+    if reshaping:
+        top, peak, warmth, each, kept, many = reshaped(
+            place, count, least, best, temperature, cut, ties, centre, reach, kept,
+            xtc_threshold, middle, dynatemp_range, dynatemp_exponent, CANDIDATES,
+        )  # fmt: skip
+        descending = descending & (not reshaping)
     goal = tl.minimum((u * kept.to(tl.float64)).to(tl.int64), kept - 1)
     if descending:
         lower, _, _, _, mass = search(place, count, least, best, temperature, goal + 1, False, WIDTH, CANDIDATES)
         heavier, cut = tl.where(lower > cut, mass, heavier), tl.maximum(lower, cut)
         goal = (goal - heavier) // tl.maximum(weight_of(cut), 1)
         ties = total * 0 + WORDS
-    return pick(place, count, least, best, temperature, cut, ties, centre, reach, goal, descending, WIDTH), many
+    word = pick(
+        place, count, least, best, temperature, cut, ties, top, centre, reach, peak, warmth, each, goal, descending,
+        WIDTH,
+    )  # fmt: skip
+    return word, many

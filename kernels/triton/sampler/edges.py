@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .draw import drawn_at_all, lists_words
+from .draw import drawn_at_all, filtered_at, lists_words, reshapes
 from .weight_search import HEAVIEST, weigh
 
 ROUGHLY = tl.constexpr(12)  # turns after which weights are known to 3 %
@@ -40,7 +40,8 @@ def lane_edge(peak, best, temperature, goal):
 
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def edges_kernel(
-    rows, temperatures, top_k, top_p, top_n_sigma, typical_p, peaks, bests, numbers, sums, squares, leasts, edges,
+    rows, temperatures, top_k, top_p, top_n_sigma, typical_p, xtc_probability, dynatemp_range,
+    peaks, bests, numbers, sums, squares, leasts, edges,
     LANES: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """One row."""
@@ -60,8 +61,10 @@ def edges_kernel(
         total = tl.load(sums + slots, mask=there, other=0.0)
         least = sigma_edge(number, total, tl.load(squares + slots, mask=there, other=0.0), best, sigmas)
     tl.store(leasts + row, least)
-    if lists_words(tl.load(top_k + state), tl.load(top_p + state)) | (tl.load(typical_p + state) < 1):
+    span = tl.load(dynatemp_range + state)
+    shaped = (tl.load(typical_p + state) < 1) | reshapes(tl.load(xtc_probability + state), span)
+    if lists_words(tl.load(top_k + state), tl.load(top_p + state)) | shaped:
         lane = tl.arange(0, PADDED * LANES)
         peak = tl.load(peaks + row * SLICES * LANES + lane, mask=lane < SLICES * LANES, other=float("-inf"))
         peak = tl.where(peak >= least, peak, float("-inf"))
-        tl.store(edges + row, lane_edge(peak, best, temperature, SLICES * LANES // 4))
+        tl.store(edges + row, lane_edge(peak, best, filtered_at(temperature, span), SLICES * LANES // 4))

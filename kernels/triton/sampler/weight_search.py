@@ -40,6 +40,12 @@ def distance_of(logits, best, temperature, centre):
 
 
 @triton.jit
+def is_left(logits, bits, best, temperature, cut, top, centre, reach):
+    """Whether words are above `cut`, not above `top`, and their log w is within `reach` of `centre`."""
+    return (bits > cut) & (bits <= top) & (distance_of(logits, best, temperature, centre) <= reach)
+
+
+@triton.jit
 def weight_of(bits):
     """w in integers."""
     return (bits.to(tl.float32, bitcast=True) * UNIT).to(tl.int64)
@@ -130,23 +136,25 @@ def filters(
 
 @triton.jit
 def pick(
-    source, count, least, best, temperature, cut, ties, centre, reach, goal, descending, LANES: tl.constexpr
+    source, count, least, best, temperature, cut, ties, top, centre, reach, peak, warmth, each, goal, descending,
+    LANES: tl.constexpr,
 ):  # fmt: skip
-    """The first place at which the cumulated weight passes `goal`: of words above `cut` whose log w is within
-    `reach` of `centre`, and `ties` words at it.
+    """The first place at which the cumulated weight passes `goal`: of words above `cut` and not above `top` whose log w
+    is within `reach` of `centre`, by what they weigh at `warmth`, and `ties` words at the cut, which weigh `each`.
 
     Descending: the place of word number `goal` of those at the cut.
     """
     chosen = cut * 0
     before = goal * 0
     seen = goal * 0
-    each = tl.where(descending, 1, weight_of(cut))
+    each = tl.where(descending, 1, each)
     for start in range(0, count, LANES):
         at = start + tl.arange(0, LANES)
         logits = fetch(source, at, count, least)
-        bits, weights = weigh(logits, best, temperature)
-        near = distance_of(logits, best, temperature, centre) <= reach
-        weights = tl.where((bits > cut) & near & (not descending), weights, 0)
+        bits, _ = weigh(logits, best, temperature)
+        _, weights = weigh(tl.minimum(logits, peak), peak, warmth)
+        there = is_left(logits, bits, best, temperature, cut, top, centre, reach)
+        weights = tl.where(there & (not descending), weights, 0)
         tie = ((bits == cut) & (at < count)).to(tl.int64)
         tied = tl.sum(tie, 0)
         mass = tl.sum(weights, 0) + each * tl.minimum(tl.maximum(ties - seen, 0), tied)

@@ -96,9 +96,10 @@ def test_a_penalty_by_llamacpps_name() -> None:
 
 
 def test_what_a_cpu_alone_does_is_refused_on_a_gpu() -> None:
-    """Not what it does, too: penalties that look back on a part of the text, and DRY."""
+    """Not what it does, too: penalties that look back on a part of the text, DRY, and samplers of llama.cpp's."""
     on_gpu = replace(SETTINGS, draws_on_cpu=False, sampling_defaults={"repetition_penalty": 1.1})
     check_device(decode(ChatRequest, body_of(messages=HI, repeat_last_n=64, dry_multiplier=0.8)), on_gpu)
+    check_device(decode(ChatRequest, body_of(messages=HI, xtc_probability=0.5, dynatemp_range=0.5)), on_gpu)
     request = decode(ChatRequest, body_of(messages=HI, watermarking_config={}))
     check_device(request, SETTINGS)
     marked = refusal(check_device, request, on_gpu)

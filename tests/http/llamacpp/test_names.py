@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.protocol.request import Sampling, default_of
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.ranges import check_fields
 from actorserve.http.generation.fields.sampling import max_tokens_of
@@ -85,16 +85,17 @@ def test_dry_is_asked_for_by_its_multiplier(make: Any) -> None:
 
 @pytest.mark.parametrize("make", [for_chat, for_completion])
 def test_samplers_that_are_asked_for_by_one_field(make: Any) -> None:
-    """What else says how is nothing by itself; a GPU does nothing of them."""
+    """What else says how is nothing by itself."""
     asked = {"xtc_probability": 0.5, "xtc_threshold": 0.2}, {"dynatemp_range": 0.5, "dynatemp_exponent": 2}
     for fields, sampler in zip(asked, ("xtc", "temperature"), strict=True):
         (first, value), (second, how) = fields.items()
         found = make(**fields)[1][0].sampling
         assert (getattr(found, first), getattr(found, second)) == (value, how) and found.is_plain()
-        assert found.cpu_only() == [first, second]
-        assert make(samplers=[sampler], **fields)[1][0].sampling.cpu_only() == [first, second]
+        assert found.cpu_only() == []
+        assert make(samplers=[sampler], seed=found.seed, **fields)[1][0].sampling == found
         for off in (make(samplers=["top_k"], **fields), make(**{**fields, first: 0}), make(**{second: how})):
-            assert off[1][0].sampling.cpu_only() == []
+            told = off[1][0].sampling
+            assert (getattr(told, first), getattr(told, second)) == (default_of(first), default_of(second))
         assert refusal(make, **{first: 3}).param == first
 
 

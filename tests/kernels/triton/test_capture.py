@@ -107,6 +107,10 @@ def sampling_memory(batch: int) -> Memory:
         "min_p": torch.tensor([0.0, 0.0, 0.0, 0.2, 0.0]).roll(batch),
         "top_n_sigma": torch.tensor([0.0, 0.0, 1.5, 0.0, 0.7]).roll(batch),
         "typical_p": torch.tensor([1.0, 1.0, 0.5, 0.9, 1.0], dtype=torch.float64).roll(batch),
+        "xtc_probability": torch.tensor([0.0, 1.0, 0.0, 0.5, 0.0]).roll(batch),
+        "xtc_threshold": torch.full((5,), 0.02),
+        "dynatemp_range": torch.tensor([0.0, 0.0, 0.5, 0.0, 0.5]).roll(batch),
+        "dynatemp_exponent": torch.ones(5),
         "seed": torch.randint(1 << 60, (5,)),
         "position": torch.randint(1 << 20, (5,)),
     }

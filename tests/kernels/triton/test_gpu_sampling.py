@@ -54,7 +54,10 @@ def mixed(rows: int, seed: int = 7) -> sampling.Parameters:
         min_p=random.choice([0.0, 0.0, 0.1], rows).astype(np.float32),
         top_n_sigma=random.choice([0.0, 0.0, 0.8, 2.5], rows).astype(np.float32),
         typical_p=random.choice([1.0, 1.0, 0.3, 0.9], rows),
-        **{name: np.zeros(rows, np.float32) for name in LATER},
+        xtc_probability=random.choice([0.0, 0.0, 0.0, 0.5], rows).astype(np.float32),
+        xtc_threshold=random.choice([0.05, 0.2], rows).astype(np.float32),
+        dynatemp_range=random.choice([0.0, 0.0, 0.0, 0.6], rows).astype(np.float32),
+        dynatemp_exponent=random.choice([0.5, 1.0], rows).astype(np.float32),
         seed=random.integers(0, 1 << 63, rows).astype(np.uint64) * 2 + 1,
         position=random.integers(0, 5000, rows),
     )
@@ -92,6 +95,8 @@ def check(logits: torch.Tensor, values: sampling.Parameters) -> np.ndarray:
     for row, (own, number) in enumerate(zip(logits, kept.tolist(), strict=True)):
         if values.temperature[row] == 0:
             continue
+        if values.xtc_probability[row] > 0 or values.dynatemp_range[row] > 0:
+            continue  # what a CPU draws from is compared where these alone are tried
         if values.typical_p[row] < 1:
             assert number == wanted[row].sum() and wanted[row, tokens[row]], (row, number, wanted[row].sum())
             continue
@@ -168,6 +173,54 @@ def test_equals_under_typical_p() -> None:
     values.top_p[1], values.top_k[2] = 0.3, 5
     _, kept = draw(torch.full((3, 1500), -1.5), values)
     assert kept.tolist() == [1500, 450, 1500]
+
+
+SHAPED: list[tuple[float, dict[str, float]]] = [
+    (0.5, {}),
+    (3.0, {"top_k": 30}),
+    (0.5, {"top_p": 0.5}),
+    (3.0, {"min_p": 0.05, "temperature": 1.7}),
+    (3.0, {"typical_p": 0.6}),
+    (0.5, {"typical_p": 0.6, "top_p": 0.9}),
+    (2.0, {"top_n_sigma": 1.2, "temperature": 0.6}),
+]
+
+
+@pytest.mark.parametrize(("scale", "beside"), SHAPED, ids=str)
+def test_xtc(scale: float, beside: dict[str, float]) -> None:
+    """Whether something is left out follows from the seed and the position; equals of the last top choice stay."""
+    logits = random_logits(7, 1100, scale)
+    logits[0, ::3] = float("-inf")
+    logits[2:4, 100:900:100] = logits[2:4].amax(-1, keepdim=True) - 0.5
+    values = parameters(7, **beside, xtc_probability=0.8)
+    values.xtc_threshold[:] = [0.0, 0.001, 0.01, 0.02, 0.05, 0.2, 0.9]
+    tokens, kept = draw(logits, values)
+    assert tokens.tolist() == sampling.sample(logits, values).tolist()
+    assert kept.tolist() == (sampling.log_weights(logits, values) > float("-inf")).sum(1).tolist()
+    _, all_kept = draw(logits, values._replace(xtc_probability=np.zeros(7, np.float32)))
+    assert (kept <= all_kept).all() and (kept < all_kept).any()
+
+
+@pytest.mark.parametrize(("scale", "beside"), SHAPED, ids=str)
+def test_a_dynamic_temperature(scale: float, beside: dict[str, float]) -> None:
+    """Filters see the temperature 1; then it follows from how even what they leave is, down to one of 0."""
+    logits = random_logits(8, 1100, scale)
+    logits[:2, ::3] = float("-inf")
+    logits[2, :] = 1.5
+    logits[3, [7, 400, 1000]] = 90.0
+    values = parameters(8, **beside)
+    values.dynatemp_range[:] = [0.3, 0.5, 0.7, 2.0, 0.3, 0.5, 0.7, 2.0]
+    values.dynatemp_exponent[:] = [1.0, 0.0, 2.0, 1.0, 0.5, 1.0, 3.0, 1.0]
+    tokens, _ = draw(logits, values)
+    assert tokens.tolist() == sampling.sample(logits, values).tolist()
+    values.xtc_probability[:], values.xtc_threshold[:] = 1, 0.02
+    assert draw(logits, values)[0].tolist() == sampling.sample(logits, values).tolist()
+
+
+def test_a_dynamic_temperature_of_a_greedy_row_says_nothing() -> None:
+    logits = random_logits(3, 700)
+    values = parameters(3, temperature=0.0, dynatemp_range=1.0, dynatemp_exponent=1.0, xtc_probability=1.0)
+    assert draw(logits, values)[0].tolist() == logits.argmax(-1).tolist()
 
 
 def test_more_candidates_than_a_slice_has_room_for() -> None:

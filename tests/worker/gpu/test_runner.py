@@ -144,7 +144,7 @@ def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
         Sampling(11, temperature=0.8, top_k=20),
         Sampling(12, top_p=0.7),
         Sampling(13),
-        Sampling(14, temperature=1.5, top_n_sigma=1.2, typical_p=0.8),
+        Sampling(14, temperature=1.5, top_n_sigma=1.2, typical_p=0.8, dynatemp_range=0.6, xtc_probability=0.5),
         Sampling(0, temperature=0.0, repetition_penalty=1.3, frequency_penalty=0.7, logit_bias=[(5, 9.0), (8, 8.5)]),
     ]
 

@@ -203,6 +203,8 @@ FILTERS: dict[str, dict[str, float]] = {
     "top-p": {"top_p": 0.95},
     "top-n-sigma": {"top_n_sigma": 1.0},
     "typical-p": {"typical_p": 0.95},
+    "xtc": {"xtc_probability": 0.5, "min_p": 0.05},
+    "dynamic": {"dynatemp_range": 0.5, "min_p": 0.05},
     "top-k": {"top_k": 50, "top_p": 0.95, "temperature": 0.7},
 }
 
