@@ -170,6 +170,8 @@ CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
     "llama_index": (("llama-index-llms-openai-like", "llama-index-embeddings-openai-like"), _of_python("llama_index")),
     "huggingface_hub": (("huggingface_hub[inference]", "pydantic"), _of_python("huggingface_hub")),
     "mistralai": (("mistralai",), _of_python("mistralai")),
+    "cohere": (("cohere",), _of_python("cohere")),
+    "ollama": (("ollama",), _of_python("ollama")),
     "dspy": (("dspy", "numpy", "mcp"), _of_python("dspy")),
     "ai_sdk": (AI_SDK, _of_node("ai_sdk")),
     "aider": (("aider-chat",), _aider),
