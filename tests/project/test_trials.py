@@ -48,6 +48,16 @@ def test_it_knows_its_trials(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert unknown.value.code == 2 and "unknown trial nothing" in capsys.readouterr().err
 
 
+def test_without_torch_it_starts() -> None:
+    without = "import runpy, sys; sys.modules['torch'] = None; sys.argv = ['trial', '--list']; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{without}runpy.run_path({str(TRIAL)!r}, run_name='__main__')"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("trial", EVERY)
