@@ -38,6 +38,7 @@ from ..runtime.process import Context
 from .accounts.quotas import Quotas
 from .observability.client_metrics import ClientMetrics
 from .renderers import Renderers
+from .requests.answer_limits import too_many_logprobs
 from .requests.jobs import Jobs
 from .requests.orphans import OrphanedSlots
 from .requests.retained import RetainedAnswers
@@ -129,15 +130,15 @@ class FrontendInbox:
                 self._jobs.tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
             choice = job.choices[use.index]
             before = choice.tokens
-            if self._vectors is not None and self._pools[job.model] and delta.finish == Finish.STOP:
-                choice.pooled = self._vectors.read(delta.ref)
-            if self._states is not None and delta.finish:
-                choice.hidden_states = self._states.read(delta.ref)
             cached = choice.cached_tokens if before and not delta.finish else self._table.cached(delta.ref)
             if job.delta(use.index, delta, cached):
                 self._jobs.touch(job)
                 if job.wants_ids or job.trails:
                     self._add_ids(job, choice, use.ref, before)
+                if delta.finish:
+                    self._add_numbers(job, choice, delta)
+                if delta.logprobs and (error := too_many_logprobs(job, self._context.config.max_answer_logprobs)):
+                    job.fail(error)
             else:
                 all_have_it = False
         if delta.finish and self._quotas is not None and self._is_for_somebody(use):
@@ -158,6 +159,16 @@ class FrontendInbox:
             choice.ids += ids
         if job.trails:
             choice.trail += ids
+
+    def _add_numbers(self, job: Job, choice: Choice, delta: Delta) -> None:
+        """What stands beside the text of a choice that has ended."""
+        if self._vectors is not None and self._pools[job.model] and delta.finish == Finish.STOP:
+            choice.pooled = self._vectors.read(delta.ref)
+        if self._states is not None and job.tells_all:
+            choice.hidden_states = self._states.read(delta.ref)
+        elif self._states is not None:  # of one token nothing is computed
+            last = choice.prompt_tokens + choice.tokens - 2
+            choice.hidden_states = self._states.read_rows(delta.ref, last, min(1, choice.tokens - 1))
 
     def _resent(self, message: Resent) -> None:
         for ref in message.refs:

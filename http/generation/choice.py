@@ -63,7 +63,9 @@ class Choice:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     pooled: tuple[int, int, bytes] | None = None  # of a model that pools: (rows, columns, float32 of all)
-    hidden_states: tuple[int, int, bytes] | None = None  # of one that has ended, likewise, where they are wanted
+    hidden_states: tuple[int, int, bytes] | None = None  # of one that has ended, where they are wanted: the same, of
+    # all tokens, or, where the job does not tell all, of the last that was computed for the answer
+    limit: int = 0  # the most tokens it may have
     skip_characters: int = 0
     skip_tokens: int = 0
     counts_tokens: bool = True  # its state does; otherwise `skip_tokens` are of something else

@@ -17,7 +17,7 @@ import msgspec
 
 from actorserve.actors.accounts.account import Account
 from actorserve.actors.protocol.messages import Delta, Finish
-from actorserve.actors.protocol.request import Generation
+from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.topics.calls import Measured
 from actorserve.actors.protocol.topics.io_processors import PooledPrompt
 from actorserve.actors.protocol.topics.prompts import Prompt
@@ -74,6 +74,7 @@ class Job:
         self.fields: Sequence[str] = ()  # where each prompt stands in the request, if not all in one field
         self.make_parser = make_parser
         self.wants_ids = wants_ids
+        self.tells_all = False  # hidden states of all tokens, and in each event of a stream all that has come
         self.trails = False  # its stream says which tokens were given out (generation/trail.py)
         self.given: list[list[int]] = []  # of each choice, tokens that another server has given out
         self.plugins: list[str] = []  # names of logits processors that may change its logits
@@ -132,7 +133,7 @@ class Job:
         elif finish is Finish.PLUGIN:
             self.fail(self._failed_plugin())
         elif finish is Finish.UNHEEDED:
-            self.fail(refused_on_gpu(msgspec.msgpack.decode(self.params[0], type=Generation).sampling))
+            self.fail(refused_on_gpu(self.sampling))
         elif finish is Finish.ADAPTER:
             text = "The adapter of this request was unloaded, or its files were changed or cannot be read any more."
             self.fail(ApiError(404, text, "model", "model_not_found"))
@@ -185,12 +186,9 @@ class Job:
         return self.params * prompts
 
     @cached_property
-    def told_beside(self) -> int:
-        """How many logprobs are told at each token of its prompts, its own included."""
-        asked = msgspec.msgpack.decode(self.params[0], type=Generation).sampling
-        if asked.prompt_logprobs < 0:
-            return 0
-        return 1 + asked.prompt_logprobs + (len(asked.logprob_token_ids) if asked.lists_prompt else 0)
+    def sampling(self) -> Sampling:
+        """Of the first choice."""
+        return msgspec.msgpack.decode(self.params[0], type=Generation).sampling
 
     @property
     def refs(self) -> list[int]:

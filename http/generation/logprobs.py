@@ -11,7 +11,6 @@ import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
-from ..errors import ApiError, bad_request
 from ..output.turns import Turns
 
 ENTRIES = 2048  # of a prompt's logprobs that are written in one turn: some milliseconds
@@ -102,16 +101,6 @@ async def prompt_logprobs(tokens: dict[int, TokenLogprobs], length: int, turns: 
     known = map(tokens.get, range(1, length))  # none: its request was cut short
     entries = ((1, None) if one is None else (1 + len(one.best), _of_prompt(one)) for one in known)
     return await turns.list_as_json(itertools.chain([(0, None)], entries))
-
-
-def too_many_logprobs(tokens: int, each: int, most: int) -> ApiError | None:
-    """Prompts' logprobs are kept until their answer is whole: what is said where they would take too much memory."""
-    if tokens * each <= most:
-        return None
-    text = (
-        f"prompt_logprobs: {each} of each of {tokens} tokens, its own included, are more than the {most} that are told"
-    )
-    return bad_request(f"{text} of a request's prompts (--max-prompt-logprobs).", "prompt_logprobs")
 
 
 def _of_prompt(one: TokenLogprobs) -> dict[str, dict[str, Any]]:

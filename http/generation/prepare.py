@@ -63,12 +63,13 @@ class PreparedRequest:
     wants_ids: bool = False
     echoed: list[Prompt] = field(default_factory=list)  # prompts whose text the answer begins with
     plugins: list[str] = field(default_factory=list)  # names of logits processors that may change its logits
+    tells_all: bool = False  # as a Job has it
     lost: ApiError | None = None  # what its prompts are to say is gone: what was begun is read, and nothing is begun
 
     def new_job(self) -> Job:
         """One that has not begun."""
         job = Job(self.prompts, self.params, self.rendering, self.make_parser, self.wants_ids)
-        job.plugins, job.lost = self.plugins, self.lost
+        job.plugins, job.lost, job.tells_all = self.plugins, self.lost, self.tells_all
         return job
 
 

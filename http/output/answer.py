@@ -178,10 +178,7 @@ def last_state(choice: Choice) -> dict[str, Any]:
     """The hidden state of the last token that was computed, where it is wanted; empty where that is the prompt's."""
     if choice.hidden_states is None:
         return {}
-    rows, _, floats = choice.hidden_states
-    size, end = len(floats) // rows, choice.prompt_tokens + choice.tokens - 1
-    row = array("f", floats[size * (end - 1) : size * end] if choice.tokens > 1 else b"")
-    return {"hidden_states": row.tolist()}
+    return {"hidden_states": array("f", choice.hidden_states[2]).tolist()}
 
 
 def usage(job: Job, nothing: bool = False) -> dict[str, Any]:

@@ -36,9 +36,11 @@ PARAMS = msgspec.msgpack.encode(Generation(Sampling(1)))
 class Others:
     """All actors but the frontend, which is made anew for each of its lives."""
 
-    def __init__(self, renderers: int = 1, frontends: int = 1) -> None:
+    def __init__(self, renderers: int = 1, frontends: int = 1, hidden: int = 0) -> None:
+        """`hidden`: the numbers of a token's state, where requests may be told them."""
         config = Config(max_num_seqs=2, max_num_queued_reqs=2, renderers=renderers, frontends=frontends)
-        self.memory = Memory(System(config, MODEL))
+        config = msgspec.structs.replace(config, enable_return_hidden_states=bool(hidden))
+        self.memory = Memory(System(config, msgspec.structs.replace(MODEL, hidden=hidden)))
         self.names = [actor.name for actor in self.memory.system.actors if actor.kind != "frontend"]
         self.contexts = {name: self.born(name) for name in self.names}
         self.table = self.contexts["scheduler"].table

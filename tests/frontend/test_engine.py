@@ -11,7 +11,7 @@ from actorserve.actors.frontend import rpc
 from actorserve.actors.frontend.engine import FrontendEngine
 from actorserve.actors.frontend.requests import jobs
 from actorserve.actors.protocol.file_sizes import RECENT_BYTES
-from actorserve.actors.protocol.messages import Cancel, Delta, Failed, Finish, Render, Rendered
+from actorserve.actors.protocol.messages import Delta, Failed, Finish, Render, Rendered
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.topics.administration import PrefixCacheReset, ResetPrefixCache
 from actorserve.actors.protocol.topics.calls import Detokenize, Detokenized, Tokenize, Tokenized
@@ -68,23 +68,6 @@ async def test_a_request_from_render_to_its_end(others: Others) -> None:
     others.engine.release(asked)
     assert others.engine.slots.free == free and not others.engine.in_flight()
     assert not others.received("scheduler")
-
-
-async def test_logprobs_of_prompts_are_no_more_than_a_frontend_keeps(others: Others) -> None:
-    """Those of all of a request's prompts together."""
-    params = msgspec.msgpack.encode(Generation(Sampling(1, prompt_logprobs=4)))
-    others.context.config = msgspec.structs.replace(others.context.config, max_prompt_logprobs=2 * 3 * 5)
-    for prompts in (2, 3):
-        asked = Job([TextPrompt("Hello")] * prompts, [params])
-        others.engine.submit(asked)
-        others.put_prompt(asked.refs)
-        others.tell("renderer-0", Rendered(asked.refs, 3))
-        assert asked.done.done() is (prompts == 3)
-        others.engine.release(asked)
-    with pytest.raises(ApiError, match="5 of each of 9 tokens, its own included, are more than the 30 ") as refused:
-        await asked.started
-    assert (refused.value.status, refused.value.param) == (400, "prompt_logprobs")
-    assert others.received("scheduler")[-1] == Cancel(asked.refs)
 
 
 async def test_how_far_prompts_have_come(others: Others) -> None:

@@ -13,7 +13,6 @@ import msgspec
 
 from actorserve.http.errors import ENDING, ApiError, bad_request, overloaded
 from actorserve.http.generation.job import Job
-from actorserve.http.generation.logprobs import too_many_logprobs
 from actorserve.shm.table.table import slot_of
 
 from ...protocol.messages import Cancel, Render, Resend
@@ -24,6 +23,7 @@ from ..administration.sleep import SleepWatch
 from ..administration.weights import WeightsSalt
 from ..observability.client_metrics import ClientMetrics
 from ..renderers import Renderers
+from .answer_limits import too_much_to_tell
 from .orphans import OrphanedSlots
 from .retained import RetainedAnswers
 from .slots import SlotPhase, Slots
@@ -198,7 +198,9 @@ class Jobs:
             length = rendition.encoder or length
             language = rendition.hearing.language if rendition.hearing is not None else ""
             job.rendered(index, length, rendition.opened, language)
-        if error := too_many_logprobs(job.prompt_tokens, job.told_beside, self._context.config.max_prompt_logprobs):
+        job.choices[index].limit = self._table.limit(ref)
+        hidden = self._context.system.models[job.model].info.hidden
+        if error := too_much_to_tell(job, hidden, self._context.config):
             job.fail(error)
         if job.wants_ids and not job.choices[index].prompt_ids:
             job.choices[index].prompt_ids = self._table.token_ids(ref, 0, length).tolist()

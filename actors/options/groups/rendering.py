@@ -75,6 +75,22 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
             "frontend keeps each in some 300 bytes until the answer is whole",
         ),
     ] = 1 << 22
+    max_answer_logprobs: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="logprobs of a request's answers that a frontend keeps, each in some 300 bytes, until they are "
+            "whole: those beside each token and its own; what is streamed is not kept",
+        ),
+    ] = 1 << 24
+    max_hidden_states: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="numbers of hidden states that /generate tells a request: those of each token of its prompts "
+            "and answers; a frontend takes some 40 bytes for each until the answer is out",
+        ),
+    ] = 1 << 24
     enable_return_hidden_states: Annotated[
         bool,
         Meta(

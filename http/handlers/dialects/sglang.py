@@ -70,7 +70,7 @@ class SglangApi:
         except ApiError as error:
             raise renamed(error, body) from None
         wants = replace(asked.wants, prompt_logprobs=False)  # its answers write them in their own form
-        asked = replace(asked, prompts=self._with_media(body, asked.prompts), wants=wants)
+        asked = replace(asked, prompts=self._with_media(body, asked.prompts), wants=wants, tells_all=True)
         asked = replace(asked, params=[told_more(one, bool(given.stream), **more_told(body)) for one in asked.params])
         if sampling_of(body).max_new_tokens is None:  # more than the model's length is no error then
             asked.rendering.update(max_tokens=None, cap=given.max_tokens)

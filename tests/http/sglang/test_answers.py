@@ -60,6 +60,7 @@ async def test_hidden_states_stand_apart_for_prompt_and_answer() -> None:
         client = await served.client()
         client.send("POST", "/generate", {"text": "a", "return_hidden_states": [True]})
         job = await served.job()
+        assert job.tells_all
         (choice,) = job.choices
         choice.prompt_tokens, choice.tokens = 2, 3
         choice.hidden_states = 6, 1, array("f", range(6)).tobytes()  # a step that is not told has computed one more

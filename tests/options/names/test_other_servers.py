@@ -162,7 +162,7 @@ def test_the_beginning_of_a_name_is_enough(argv: str, expected: dict[str, Any]) 
     [
         ("--max-num-batched-tokenz", "no such option; did you mean --max-num-batched-tokens?"),
         ("--max-num-q", "it may be --max-num-queued-reqs or --max-num-queued-tokens"),
-        ("--max", "it may be --max-audio-bytes, --max-batch-lines, --max-body-bytes, "),
+        ("--max", "it may be --max-answer-logprobs, --max-audio-bytes, --max-batch-lines, "),
         ("--slot-sa", "--slot-save-path: not supported"),
     ],
 )

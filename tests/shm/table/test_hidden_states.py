@@ -40,6 +40,16 @@ def test_rows_come_in_parts_and_again() -> None:
     assert seen.read(NEW) == (1, COLUMNS, rows(1, 7)) and seen.read(OLD) is None
 
 
+def test_some_rows_are_read_alone() -> None:
+    own, _ = new_states()
+    assert own.read_rows(OLD, 0, 1) is None
+    own.write_rows(OLD, 0, 3, COLUMNS, rows(3))
+    for first, count in ((2, 1), (0, 0), (1, 2)):
+        assert own.read_rows(OLD, first, count) == (count, COLUMNS, rows(3)[16 * first : 16 * (first + count)])
+    assert own.read_rows(OLD, 2, 5) == own.read_rows(OLD, 2, 1) and own.read_rows(OLD, 3, 1) == (0, COLUMNS, b"")
+    assert own.read_rows(NEW, 0, 1) is None
+
+
 def test_what_does_not_fit_is_not_written() -> None:
     own, _ = new_states()
     for first, count, data in ((NUMBERS // COLUMNS, 1, rows(1)), (0, 2, rows(1))):
