@@ -8,7 +8,8 @@ In place, in this order, as cpu/penalties.py, worker/logits/processors.py and gr
     -inf where the word's bit is 0                                            grammar (bit w % 32 of number w // 32)
 `log_sums` gives log Σ exp x, which taken from x_t leaves the logprob of word t.
 
-A row of 152k words takes 0.32 MB: a bit for each word of the prompt, 16 bits for the times that one is in the answer.
+A row of 152k words takes 0.32 MB: a bit for each word of the prompt, 16 bits for the times that one is in the answer;
+of sequences that may be longer than these count, 32, and 0.63 MB.
 Grids follow from shapes alone, and who asks for what is read on the device: a graph captures them for any requests.
 Rows that ask for nothing are left after a few loads. Compiled ahead of time and checked in the interpreter; not run on
 a GPU yet. Knows tensors only: no requests.
@@ -27,7 +28,7 @@ BLOCK = 2048  # words that a program adjusts
 LANES = 4096  # words that a program reads at a time
 COUNTED = 256  # rows of one program
 MOST_BIASES = 2048  # of a row: a request's, and as many again that change from token to token
-MOST_COUNTED = tl.constexpr(32767)  # times; a word that is there more often is punished as if it were there so often
+COUNT_TYPES = (torch.int16, torch.int32)
 
 
 class RowPenalties(NamedTuple):
@@ -37,7 +38,7 @@ class RowPenalties(NamedTuple):
     frequency: Tensor  # float32 [states]
     presence: Tensor  # float32 [states]
     prompted: Tensor  # int32 [states, words / 32, rounded up]: bit w % 32 of number w // 32: w is in the prompt
-    counts: Tensor  # int16 [states, words]: how often it is in the answer, or among the last tokens
+    counts: Tensor  # of `count_type` [states, words]: how often it is in the answer, or among the last tokens
 
 
 class Bias(NamedTuple):
@@ -52,6 +53,11 @@ class Mask(NamedTuple):
 
     bits: Tensor  # int32 [masks, words / 32, rounded up]
     which: Tensor  # int64 [n]: the mask of each row of logits, -1: none
+
+
+def count_type(tokens: int) -> torch.dtype:
+    """In which a word may be counted as often as a sequence has tokens."""
+    return next(kind for kind in COUNT_TYPES if tokens <= torch.iinfo(kind).max)
 
 
 @triton.jit(do_not_specialize_on_alignment=["rows", "which"])  # they may be parts of one vector
@@ -118,11 +124,11 @@ def count_kernel(rows, tokens, leaving, counts, counts_row, number, BLOCK: tl.co
     changes = (state >= 0) & (token != gone)
     place = counts + state * counts_row + token
     count = tl.load(place, mask=changes, other=0).to(tl.int32) + 1
-    tl.store(place, tl.minimum(count, MOST_COUNTED).to(tl.int16), mask=changes)
+    tl.store(place, count.to(counts.dtype.element_ty), mask=changes)
     changes = changes & (gone >= 0)
     place = counts + state * counts_row + gone
     count = tl.load(place, mask=changes, other=1).to(tl.int32) - 1
-    tl.store(place, tl.maximum(count, 0).to(tl.int16), mask=changes)
+    tl.store(place, tl.maximum(count, 0).to(counts.dtype.element_ty), mask=changes)
 
 
 @triton.jit
@@ -195,8 +201,8 @@ def count_tokens(rows: Tensor, tokens: Tensor, leaving: Tensor, counts: Tensor) 
     ):
         if values.shape != rows.shape or values.dtype not in kinds:
             raise ValueError(f"{name} {values.dtype}{list(values.shape)} do not fit {list(rows.shape)} rows")
-    if counts.dtype != torch.int16 or counts.dim() != 2 or counts.stride(1) != 1:
-        raise ValueError(f"counts {counts.dtype}{list(counts.shape)} must be int16 [states, words]")
+    if counts.dtype not in COUNT_TYPES or counts.dim() != 2 or counts.stride(1) != 1:
+        raise ValueError(f"counts {counts.dtype}{list(counts.shape)} must be int16 or int32 [states, words]")
     if len(rows):
         grid = (triton.cdiv(len(rows), COUNTED),)
         count_kernel[grid](rows, tokens, leaving, counts, counts.stride(0), len(rows), BLOCK=COUNTED, num_warps=1)
@@ -226,10 +232,11 @@ def _check(logits: Tensor, by_row: dict[str, Tensor]) -> None:
 def _check_penalties(penalties: RowPenalties, words: int) -> None:
     states = penalties.repetition.shape[:1]
     for name, values in penalties._asdict().items():
-        kind = {"prompted": torch.int32, "counts": torch.int16}.get(name, torch.float32)
+        kinds = {"prompted": (torch.int32,), "counts": COUNT_TYPES}.get(name, (torch.float32,))
         shape = {"prompted": (*states, -(-words // 32)), "counts": (*states, words)}.get(name, states)
-        if values.dtype != kind or values.shape != shape or values.stride(-1) != 1:
-            raise ValueError(f"{name} {values.dtype}{list(values.shape)} must be {kind}{list(shape)}")
+        if values.dtype not in kinds or values.shape != shape or values.stride(-1) != 1:
+            wanted = " or ".join(map(str, kinds))
+            raise ValueError(f"{name} {values.dtype}{list(values.shape)} must be {wanted}{list(shape)}")
 
 
 def _check_bias(bias: Bias) -> None:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from actorserve.kernels.triton.logits import (
     MOST_BIASES,
-    MOST_COUNTED,
     Bias,
     Mask,
     RowPenalties,
     adjust,
     count_tokens,
+    count_type,
 )
 
 from ...protocol.request import PENALTIES, Sampling, default_of
@@ -55,8 +55,8 @@ class DeviceProcessors:
     whose masks the host makes, step by step, it is always the first.
     """
 
-    def __init__(self, rows: int, words: int, device: torch.device) -> None:
-        """All memory is taken now, so that the KV memory is given what is left."""
+    def __init__(self, rows: int, words: int, length: int, device: torch.device) -> None:
+        """All memory is taken now, so that the KV memory is given what is left. `length`: of the longest sequence."""
         self._words, self._device = words, device
 
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
@@ -64,7 +64,7 @@ class DeviceProcessors:
 
         numbers = (torch.ones(rows, device=device), zeros(torch.float32, rows), zeros(torch.float32, rows))
         self._penalties = RowPenalties(
-            *numbers, zeros(torch.int32, rows, -(-words // 32)), zeros(torch.int16, rows, words)
+            *numbers, zeros(torch.int32, rows, -(-words // 32)), zeros(count_type(length), rows, words)
         )
         self._bias = Bias(zeros(torch.int32, rows, MOST_BIASES) - 1, zeros(torch.float32, rows, MOST_BIASES))
         self._bits = zeros(torch.int32, 2 * rows, -(-words // 32))
@@ -157,12 +157,12 @@ class DeviceProcessors:
             prompted[index, prompt] = True
             words, counts = np.unique(counted, return_counts=True)
             answered.append(row * self._words + words)
-            numbers.append(np.minimum(counts, MOST_COUNTED.value))
+            numbers.append(counts)
         rows = self._sent(np.array([one.row for one in penalized]))
         _, _, _, seen, times = self._penalties
         seen.index_copy_(0, rows, self._sent(packed(prompted)))
         own = self._sent(np.stack([np.concatenate(answered), np.concatenate(numbers)]))
-        times.index_fill_(0, rows, 0).view(-1).index_copy_(0, own[0], own[1].short())
+        times.index_fill_(0, rows, 0).view(-1).index_copy_(0, own[0], own[1].to(times.dtype))
 
     def _sent(self, values: np.ndarray) -> Tensor:
         return to_device(np.ascontiguousarray(values), self._device)

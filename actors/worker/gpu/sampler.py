@@ -99,7 +99,7 @@ class Sampler:
         device = self.device = model.device
         words = model.shape.vocab_size
         self.logits_processors = LogitsProcessors(sizes.rows, words, make_matchers)
-        self.processors = DeviceProcessors(sizes.rows, words, device)
+        self.processors = DeviceProcessors(sizes.rows, words, sizes.length, device)
         self.logprobs = LogprobsWriter(logprobs, sizes.rows)
         self.pending: deque[PendingStep] = deque()
         self.plain = Graphs(capture, self._plain, device)

@@ -257,6 +257,9 @@ def launch_gpu_logits(module: Any, every: bool) -> None:
         module.log_sums(logits)
         module.count_tokens(rows, rows.int(), rows, counts)
         if every:
+            long = penalties._replace(counts=counts.int())
+            module.adjust(logits, rows, long, bias, mask)
+            module.count_tokens(rows, rows.int(), rows, long.counts)
             module.count_tokens(rows, rows, rows, counts)
             module.adjust(logits, rows, penalties)
             module.adjust(logits, rows, mask=mask)

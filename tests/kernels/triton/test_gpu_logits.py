@@ -16,7 +16,15 @@ if DEVICE == "cpu":
 
 from actorserve.kernels.cpu.penalties import Penalties, log_sums, penalize  # noqa: E402
 from actorserve.kernels.triton.grammar_mask import apply_mask  # noqa: E402
-from actorserve.kernels.triton.logits import COUNTED, Bias, Mask, RowPenalties, adjust, count_tokens  # noqa: E402
+from actorserve.kernels.triton.logits import (  # noqa: E402
+    COUNTED,
+    Bias,
+    Mask,
+    RowPenalties,
+    adjust,
+    count_tokens,
+    count_type,
+)
 from actorserve.kernels.triton.logits import log_sums as device_log_sums  # noqa: E402
 
 STATES = 7
@@ -193,21 +201,25 @@ def test_misfits_are_refused() -> None:
         device_log_sums(logits, torch.zeros(2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_counts_of_drawn_tokens(dtype: torch.dtype) -> None:
+def test_counts_are_as_wide_as_a_sequence_is_long() -> None:
+    assert [count_type(tokens) for tokens in (100, 32_767, 32_768, 1 << 20)] == 2 * [torch.int16] + 2 * [torch.int32]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.int32, 32_767), (torch.int64, 40_000)])
+def test_counts_of_drawn_tokens(dtype: torch.dtype, most: int) -> None:
     """More rows than a program takes, some of them none; the others' counts stay. Some look back on a token no longer,
     which may be the one that is drawn."""
     states = COUNTED + 9
     random = torch.Generator().manual_seed(3)
-    counts = torch.randint(1, 4, (states, 21), generator=random, dtype=torch.int16)
+    counts = torch.randint(1, 4, (states, 21), generator=random, dtype=count_type(most))
     rows = torch.randperm(states, generator=random)[: COUNTED + 5]
     rows[3] = rows[COUNTED] = -1
     tokens = torch.randint(0, 21, rows.shape, generator=random).to(dtype)
     leaving = torch.randint(-1, 21, rows.shape, generator=random)
     leaving[7], leaving[8], leaving[9] = -1, tokens[8], (tokens[9] + 1) % 21
-    counts[rows[7], int(tokens[7])] = 32767  # it stays there
+    counts[rows[7], int(tokens[7])] = most - 1
+    counts[rows[9], int(leaving[9])] = most
     wanted = counts.clone()
-    wanted[rows[7], int(tokens[7])] -= 1
     wanted[rows[rows >= 0], tokens[rows >= 0].long()] += 1
     gone = (rows >= 0) & (leaving >= 0)
     wanted[rows[gone], leaving[gone]] -= 1

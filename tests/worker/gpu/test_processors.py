@@ -213,7 +213,7 @@ def test_a_row_forgets_what_was_asked_before(checkpoints: Folders) -> None:
 def test_what_penalties_know_of_a_row() -> None:
     """A bit for each word of the prompt, and how often words are in the answer; of the row's own sequence only."""
     words = 70
-    device = DeviceProcessors(3, words, torch.device("cpu"))
+    device = DeviceProcessors(3, words, 100, torch.device("cpu"))
     asked = Sampling(0, frequency_penalty=1.0)
     device.place(1, asked, np.array([0, 33, 69, 33]), np.array([5, 68, 5]), host=False)
     device.upload()
@@ -229,3 +229,17 @@ def test_what_penalties_know_of_a_row() -> None:
     device.apply(logits, torch.tensor([1]), nobody[:1])
     assert [word for word, value in enumerate(logits[0].tolist()) if value == 0.5] == [2, 64]
     assert sorted(logits[0].unique().tolist()) == [0.5, 1.0]
+
+
+def test_a_window_that_one_word_fills() -> None:
+    """It is in there as long as it is: the 40,000 are counted, and leave one by one."""
+    device = DeviceProcessors(1, 40, 40_100, torch.device("cpu"))
+    asked = Sampling(0, frequency_penalty=1.0, repeat_last_n=40_000)
+    device.place(0, asked, np.full(40_000, 7), np.array([], np.int64), host=False)
+    device.upload()
+    row = torch.tensor([0])
+    for _ in range(2):
+        device.count(row, torch.tensor([3], dtype=torch.int32), torch.tensor([7]))
+    logits = torch.zeros(1, 40)
+    device.apply(logits, row, torch.tensor([-1]))
+    assert {word: -value for word, value in enumerate(logits[0].tolist()) if value} == {3: 2.0, 7: 39_998.0}
