@@ -61,7 +61,8 @@ def ask_backend(tree: Path, what: str) -> None:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds the wheel's contents and its command, to be put before everything else on the path."""
     site = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
+    command = [sys.executable, "-m", "pip", "install", "--no-compile", "--no-deps", "--no-index"]
+    command += ["--target", str(site), str(wheel)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return site
 
