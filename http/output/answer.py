@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -168,10 +168,13 @@ class ProgressWriter(Protocol):
 
 @runtime_checkable
 class LongWriter(Protocol):
-    """A writer of what may be so long that it is written in turns, before `closing`, or the whole answer, tells it."""
+    """A writer of what may be so long that it is written in turns, once all has come."""
 
     async def write_long(self) -> None:
-        """All has come."""
+        """Before the whole answer tells it."""
+
+    def ends(self) -> AsyncIterator[tuple[Choice, bytes]]:
+        """In a stream, before `closing`: an event of each choice, which then is in its `state`."""
 
 
 def last_state(choice: Choice) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -54,21 +54,27 @@ class SglangAnswer:
         self._says_nothing = given.max_new_tokens == 0
         self._logprobs, self._start = wants_logprobs(body), start_of(body)
         self._by_ids, self._with_text = bool(body.token_ids_logprob), bool(body.return_text_in_logprobs)
-        self._prompts: list[Object] = []  # of each prompt its logprobs, once all has come
+        self._prompts: dict[int, Object] = {}  # of each prompt its logprobs, once all has come
         self._wants_states = wants_states(body)
         self._at_end = self._wants_states or self._start >= 0  # a stream tells more once all of it has come
         self._states: list[Object] = [{} for _ in job.choices]  # likewise
         self._told = [ChoiceResult() for _ in job.choices]
+        self._ended = {choice.index for choice in job.choices if choice.skip_tokens}  # whose last event is out
         for choice in job.choices:  # a successor makes the same events of all that there is
-            choice.counts_tokens = False
+            choice.counts_tokens, choice.skip_tokens = False, 0
 
     async def write_long(self) -> None:
         """Logprobs of prompts and hidden states, which an answer has at its end alone."""
-        turns, choices = Turns(ENTRIES), self._job.choices
-        if self._logprobs:
-            self._prompts = [await self._of_prompt(choice, turns) for choice in choices[:: len(self._job.params)]]
+        turns = Turns(ENTRIES)
+        for choice in self._job.choices:
+            await self._add_long(choice, turns)
+
+    async def _add_long(self, choice: Choice, turns: Turns) -> None:
+        prompt, width = choice.index // len(self._job.params), len(self._job.params)
+        if self._logprobs and prompt not in self._prompts:
+            self._prompts[prompt] = await self._of_prompt(self._job.choices[prompt * width], turns)
         if self._wants_states:
-            self._states = [await self._of_states(choice) for choice in choices]
+            self._states[choice.index] = await self._of_states(choice)
 
     def whole(self) -> Any:
         for choice in self._job.choices:
@@ -93,10 +99,20 @@ class SglangAnswer:
         return _event(part | {"index": choice.index} if self._many else part)
 
     def state(self, choice: Choice) -> int:
-        return make_state(max(len(self._told[choice.index].text), choice.skip_characters), 0)
+        characters = max(len(self._told[choice.index].text), choice.skip_characters)
+        return make_state(characters, int(choice.index in self._ended))
+
+    async def ends(self) -> AsyncIterator[tuple[Choice, bytes]]:
+        turns = Turns(ENTRIES)
+        for choice in self._job.choices if self._at_end else ():
+            if choice.index not in self._ended:
+                await self._add_long(choice, turns)
+                event, self._states[choice.index] = self._written(choice), {}
+                self._ended.add(choice.index)
+                yield choice, event
 
     def closing(self) -> bytes:
-        return b"".join(self._written(choice) for choice in self._job.choices if self._at_end) + DONE
+        return DONE
 
     def failed(self, error: ApiError) -> bytes:
         return _event(error.body()) + DONE
@@ -117,7 +133,7 @@ class SglangAnswer:
             about["e2e_latency"] = self._times(self._job).total / SECOND
         if self._logprobs:
             about |= self._of_tokens("output", told.logprobs)
-            about |= self._prompts[choice.index // len(self._job.params)] if self._prompts else NO_PROMPT
+            about |= self._prompts.get(choice.index // len(self._job.params), NO_PROMPT)
         return {"text": told.text, "output_ids": told.ids, "meta_info": about | self._states[choice.index]}
 
     def _id(self, index: int) -> str:

@@ -233,8 +233,12 @@ class EventStream:
             failure = error
         if self._full is not None:
             await self._full  # first: the last event's id or number says that all text is before it
-        if failure is None and isinstance(self._writer, LongWriter):
-            await self._writer.write_long()
+        if failure is None and not self._closed and isinstance(self._writer, LongWriter):
+            async for choice, event in self._writer.ends():
+                self._note(choice.index, self._writer.state(choice) | ENDED)
+                self._write(event)
+                if self._full is not None:
+                    await self._full  # what waits for a reader, and whoever goes on has to know, is one event
         last = self._writer.closing() if failure is None else self._writer.failed(failure)
         if not self._closed:
             self._note(len(self._job.choices) + 1, ENDED)

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.protocol.messages import TokenLogprobs
-from actorserve.http.generation.choice import Choice
+from actorserve.actors.protocol.messages import Delta, TokenLogprobs
+from actorserve.actors.protocol.topics.prompts import TextPrompt
+from actorserve.http.generation.choice import Choice, read_state
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.logprobs import ENTRIES
 from actorserve.http.generation.times import JobTimes
@@ -67,6 +68,45 @@ async def test_hidden_states_stand_apart_for_prompt_and_answer() -> None:
         finish_all(job)
         about = (await client.answer()).json["meta_info"]
         assert about["hidden_states"] == [[[0.0], [1.0]], [2.0], [3.0]]
+
+
+async def test_a_streams_last_events_are_written_one_by_one() -> None:
+    async with serving() as served:
+        client = await served.client()
+        client.send("POST", "/generate", ASKED | {"text": ["a", "b"], "stream": True})
+        job = await served.job()
+        for choice in job.choices:
+            choice.prompt_tokens, choice.prompt_ids = 2, [7, 8]
+        finish_all(job)
+        *_, first, second, done = (await client.answer()).chunks
+        assert done == b"data: [DONE]\n\n"
+        for index, event in enumerate((first, second)):
+            part = json.loads(event.removeprefix(b"data: "))
+            assert part["index"] == index and part["meta_info"]["input_token_logprobs"][0] == [None, 7, None]
+
+
+async def test_a_successor_goes_on_behind_the_last_event_that_was_written() -> None:
+    body = msgspec.convert(ASKED | {"stream": True}, SglangGenerateRequest)
+
+    def answer(*states: int) -> SglangAnswer:
+        job = Job([TextPrompt("a"), TextPrompt("b")], [b""])
+        for choice, state in zip(job.choices, states, strict=True):
+            choice.skip(*read_state(state)[:2])
+            choice.add(Delta(0, 0, "text", 2))
+            choice.ids, choice.finish_reason = [1, 2], "stop"
+        made = SglangAnswer(Answer("m", False, 1, 1), job, lambda job: JobTimes(), body)
+        for choice in job.choices:
+            made.update(choice)
+        return made
+
+    whole = answer(0, 0)
+    events, states = [], []
+    async for choice, event in whole.ends():
+        events.append(event)
+        states.append(whole.state(choice))
+    assert b'"output_ids":[1,2]' in events[0] and len(events) == 2
+    assert [event async for _, event in answer(states[0], 0).ends()] == events[1:]
+    assert [event async for _, event in answer(*states).ends()] == []
 
 
 @pytest.mark.parametrize(
