@@ -9,6 +9,7 @@ import pytest
 
 from actorserve.actors.frontend import model_card
 from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.weights.weight_files import StoredTensor
 from actorserve.actors.options.config import Config
 from actorserve.http.settings import ModelCard
 
@@ -20,7 +21,7 @@ async def test_files_are_read_beside_the_event_loop_and_once(
 ) -> None:
     readers = []
 
-    def noted(folder: Path) -> dict[str, model_card.StoredTensor]:
+    def noted(folder: Path) -> dict[str, StoredTensor]:
         readers.append(threading.current_thread())
         return {}
 
