@@ -205,7 +205,7 @@ def test_an_adapter_of_pictures_is_theirs_where_the_model_is_asked(seeing: Seein
     tuned = copy.copy(base)
     tuned.model = made
     options = ("--enable-lora", "--default-mm-loras", json.dumps({"image": str(tmp_path)}), "--max-model-len", "512")
-    with Server(seeing.name, "--device", "cpu", "--dtype", "float32", *options) as server:
+    with Server(seeing.name, "--device", "cpu", "--dtype", "float32", *options, imports=Imports.PLAIN) as server:
         client = seeing._replace(server=server).client()
         for name, seeds, reference in (
             (seeing.name, [5], tuned),
