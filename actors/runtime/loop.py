@@ -69,6 +69,12 @@ def _fail(context: Context, loop: asyncio.AbstractEventLoop, about: dict[str, An
     os._exit(1)
 
 
+def raise_error(task: asyncio.Task[Any]) -> None:
+    """For a task that nobody waits for: the loop's handler has its error at once, and not when it is forgotten."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
 class LoopTurns:
     """A turn at each wake-up and, at the latest, at each beat.
 

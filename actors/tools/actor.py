@@ -24,7 +24,7 @@ from ..options.objects.tool_servers import tool_servers
 from ..protocol.messages import Failed, Message
 from ..protocol.topics.calls import frontend_of_call
 from ..protocol.topics.tools import CallTool, ListTools, ToolCalled, ToolsListed, ToTools
-from ..runtime.loop import LoopActor, LoopTurns
+from ..runtime.loop import LoopActor, LoopTurns, raise_error
 from ..runtime.process import Context
 from ..telemetry.gauges import ToolsGauge
 from .refused import ToolTrouble
@@ -49,6 +49,7 @@ class ToolsActor(LoopActor):
         self._calls: dict[bytes, asyncio.Task[ToolCalled]] = {}  # by key, the one first made first
         self._made_at: dict[bytes, float] = {}
         self._over = self._loop.create_future()
+        self._loop.set_exception_handler(self._failed)
 
     async def run(self) -> None:
         """Until it is told to stop."""
@@ -60,6 +61,13 @@ class ToolsActor(LoopActor):
         for task in (*self._running, *self._calls.values()):
             task.cancel()
         await self._connections.close()
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        """An error may be a library's. What is none ends this process, also where it came in a task or a callback."""
+        loop.default_exception_handler(about)
+        error = about.get("exception")
+        if error is not None and not isinstance(error, Exception) and not self._over.done():
+            self._over.set_exception(error)
 
     def handle(self, message: ToTools) -> None:
         if self._over.done():  # connections are being closed: the next life is asked
@@ -94,6 +102,7 @@ class ToolsActor(LoopActor):
         task = self._loop.create_task(self._answer(call, work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        task.add_done_callback(raise_error)
 
     async def _answer(self, call: int, work: Coroutine[Any, Any, Message]) -> None:
         try:

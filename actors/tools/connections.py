@@ -21,6 +21,7 @@ from mcp_types import CONNECTION_CLOSED
 from ..options.config import Config
 from ..options.objects.tool_servers import ToolServer
 from ..protocol.topics.tools import LONGEST, CallTool, ServerAddress, Tool, ToolCalled
+from ..runtime.loop import raise_error
 from .demo import make_demo
 from .guarded import make_client
 from .refused import Refused, ToolTrouble
@@ -52,6 +53,7 @@ class Connection:
         self._client: asyncio.Future[mcp.Client] = loop.create_future()
         self._unwanted = asyncio.Event()
         self.task = loop.create_task(self._hold())
+        self.task.add_done_callback(raise_error)
 
     @property
     def is_broken(self) -> bool:

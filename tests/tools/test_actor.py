@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from actorserve.actors.options.config import make_config
+from actorserve.actors.options.objects.tool_servers import ToolServer
 from actorserve.actors.protocol.topics.tools import CallTool, ServerAddress, ToolCalled
+from actorserve.actors.runtime.signals import InjectedFault, fail_on_purpose
 from actorserve.actors.tools import actor
+from actorserve.actors.tools.connections import Connection
 
 
 class Calls:
-    """In the place of connections: a call named "long" has no end."""
+    """In the place of connections: a call named "long" has no end, and in one named "fault" the actor fails."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -24,6 +27,8 @@ class Calls:
         self.made.append(message.name)
         if message.name == "long":
             await asyncio.Event().wait()
+        if message.name == "fault":
+            raise InjectedFault
         return ToolCalled(message.call, output="x")
 
     def let_go(self) -> None:
@@ -82,3 +87,27 @@ async def test_a_life_that_ends_takes_and_answers_nothing() -> None:
     await asyncio.gather(*tools._running)
     await ask(b"2")
     assert calls.made == ["short"] * 2 and len(posted) == 1
+
+
+class FailingConnection(Connection):
+    async def _target(self, stack: Any) -> Any:
+        raise InjectedFault
+
+
+@pytest.mark.parametrize("where", ["call", "connection", "callback"])
+async def test_a_fault_ends_it_wherever_it_comes(where: str) -> None:
+    """asyncio keeps it in a task, of which nobody would hear: who asked would wait, and no next life come."""
+    context: Any = SimpleNamespace(
+        config=make_config({}), status=SimpleNamespace(add=lambda *_: None), incarnation=1, log=None
+    )
+    tools = actor.ToolsActor(context)
+    tools._connections = Calls()  # type: ignore[assignment]
+    if where == "call":
+        tools.handle(CallTool(1, 1, b"0", ServerAddress("x", "http://x"), "fault", "{}"))
+    elif where == "connection":
+        held = FailingConnection(ToolServer(url="http://x"), context.config, False)
+    else:
+        asyncio.get_running_loop().call_soon(fail_on_purpose, 0, None)
+    with pytest.raises(InjectedFault):
+        await asyncio.wait_for(tools._over, 30)
+    assert where != "connection" or held.is_broken
