@@ -138,10 +138,13 @@ def _thinking(body: ChatRequest, reasoning: str | None, closing: str) -> tuple[T
 
 
 def _wanted(body: ChatRequest, settings: Settings, forced: bool) -> AnswerOptions:
-    """What the answer is to say. `forced`: it is a call of a tool that the request names."""
+    """What the answer is to say. `forced`: it is a call of a tool that the request names. Logprobs would tell
+    the tokens of thinking that is left out.
+    """
+    hides_thinking = body.include_reasoning is False and settings.reasoning_parser is not None
     return AnswerOptions(
         **_told_beside(body, settings),
-        logprobs=bool(body.logprobs),
+        logprobs=bool(body.logprobs) and not hides_thinking,
         listed=bool(body.logprob_token_ids),
         as_ids=_names_ids(body, settings),
         ids=bool(body.return_token_ids),

@@ -135,7 +135,7 @@ class ChatAnswer:
         deltas = [delta for piece in news.pieces if (delta := self._delta(choice, piece))]
         if not self._separate:
             deltas = [_one(deltas)] if deltas else []
-        if not deltas and (news.logprobs or news.ids):
+        if not deltas and ((news.logprobs and self._answer.wants.logprobs) or news.ids):
             deltas = [{"content": ""}]
         beside, ends = self._beside(news), self._ends(choice) if inside else {"finish_reason": None}
         events = []

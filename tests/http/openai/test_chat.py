@@ -156,6 +156,24 @@ async def test_without_reasoning_its_fields_are_null() -> None:
             assert "system_fingerprint" not in body, "a string, or not there"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("parser", ["qwen3", None])
+async def test_thinking_that_is_left_out_has_no_logprobs(parser: str | None, stream: bool) -> None:
+    """They would tell its tokens; without a parser nothing is left out."""
+    async with serving(reasoning_parser=parser) as served:
+        client = await served.client()
+        fields = {"messages": HI, "logprobs": True, "include_reasoning": False, "stream": stream}
+        client.send("POST", "/v1/chat/completions", fields)
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "<think>", 1, logprobs=[TokenLogprobs(b"<think>", 5, -1.0, 1)])
+        say(job, 0, "hm</think>yes", 2, Finish.STOP, logprobs=[TokenLogprobs(b"hm", 6, -1.0, 1)])
+        answer = await client.answer()
+    told = [one for event in (answer.events if stream else [answer.json]) for one in event["choices"]]
+    tokens = [one["token"] for choice in told if choice["logprobs"] for one in choice["logprobs"]["content"]]
+    assert bool(tokens) == (parser is None)
+
+
 @pytest.mark.parametrize(
     ("choice", "text"),
     [
