@@ -14,11 +14,15 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from actorserve.actors.model.config_json import weights_method
 from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.values import Values
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.adapter import verify
+from actorserve.actors.worker.adapter.checkpoint.model_class import read_config
+from actorserve.actors.worker.adapter.checkpoint.stored import Source
 from actorserve.actors.worker.adapter.improve import LinearModule
-from actorserve.actors.worker.adapter.load import try_model, types_of
+from actorserve.actors.worker.adapter.load import stored_dtype, try_model, types_of
 from actorserve.actors.worker.adapter.twin import shrink
 from tests.support.models.census import FIELDS, write_tiny
 from tests.support.models.checkpoints import VOCABULARY, write_tokenizer
@@ -114,6 +118,7 @@ ASKED_AS_A_WHOLE = {  # that are asked as a whole
     "muse_spark": "MuseSparkForConditionalGeneration",
 }
 QUICK = ("lfm2_vl", "muse_glimmer")
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": False, "sym": True}
 LAYERS = re.compile(r"language_model\.model\.(blocks|encoder\.layers)\.")
 
 
@@ -147,6 +152,60 @@ def test_logits_of_texts_are_those_of_the_whole_model(kind: str, tmp_path: Path)
         wanted = model(input_ids=text, attention_mask=torch.ones_like(text)).logits[0].float()
     found = logits_of(tmp_path)
     assert torch.allclose(found, wanted, rtol=0, atol=1e-3 * float(wanted.std()))
+
+
+def change(folder: Path, tensors: dict[str, Any], beside: dict[str, Any], text: dict[str, Any]) -> None:
+    """Tensors that come to a checkpoint, and fields of its config.json: None takes one away."""
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), **tensors}, file, {"format": "pt"})
+    values = json.loads((folder / "config.json").read_text())
+    for place, fields in ((values, beside), (values["text_config"], text)):
+        kept = {name: value for name, value in (place | fields).items() if value is not None}
+        place.clear()
+        place.update(kept)
+    (folder / "config.json").write_text(json.dumps(values))
+
+
+def read(folder: Path) -> Any:
+    return read_config(resolve_model(config_for(folder, **BY_TRANSFORMERS)), trust=False)
+
+
+def test_layers_that_draft_are_dropped_where_the_whole_model_drops_them(tmp_path: Path) -> None:
+    write_whole("exaone4_5", tmp_path)
+    change(tmp_path, {"mtp.layers.0.input_layernorm.weight": torch.ones(2)}, {}, {})
+    load(tmp_path)
+    change(tmp_path, {"other.weight": torch.ones(2)}, {}, {})
+    with pytest.raises(ConfigError, match=r"it has other\.weight, for which the model has no use"):
+        load(tmp_path)
+
+
+def test_the_type_may_be_told_of_beside_the_text_part(tmp_path: Path) -> None:
+    write_whole(QUICK[0], tmp_path)
+    change(tmp_path, {}, {"dtype": "bfloat16"}, {"dtype": None})
+    assert stored_dtype(read(tmp_path)) == "bfloat16"
+
+
+def test_a_head_of_its_own_is_not_tied_by_default(tmp_path: Path) -> None:
+    """Ovis 2: the whole model's default is that it is, and the text part's that it is not."""
+    write_whole("ovis2", tmp_path)
+    assert "language_model.lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    change(tmp_path, {}, {"tie_word_embeddings": None}, {"tie_word_embeddings": False})
+    assert read(tmp_path).tie_word_embeddings
+    change(tmp_path, {"language_model.lm_head.weight": torch.ones(VOCABULARY, 64)}, {}, {})
+    assert not read(tmp_path).tie_word_embeddings
+    change(tmp_path, {}, {"tie_word_embeddings": True}, {})
+    assert read(tmp_path).tie_word_embeddings
+
+
+def test_biases_of_zeros_of_a_text_part_are_passed_over(tmp_path: Path) -> None:
+    """Old tools write them beside GPTQ's weights."""
+    names = dict.fromkeys(("qweight", "qzeros", "g_idx"), torch.int32) | dict.fromkeys(("scales", "bias"), torch.half)
+    shapes = {"qweight": (8, 64), "qzeros": (1, 8), "g_idx": (64,), "scales": (1, 64), "bias": (64,)}
+    layer = "language_model.model.layers.0.self_attn.o_proj"
+    tensors = {f"{layer}.{name}": torch.zeros(shapes[name], dtype=dtype) for name, dtype in names.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    stored = weights_method(Values(tmp_path, {"quantization_config": GPTQ}), "auto")[1]
+    assert Source(tmp_path, stored, text_alone=True).is_needless("model.layers.0.self_attn.o_proj.bias")
 
 
 def test_quantised_weights_may_be_told_of_beside_the_text_part(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from ....model.info import ModelInfo, read_json
+from ....model.layers import HEAD
 from ....model.vision.refused import TEXTS_BY_TRANSFORMERS, instead, text_parts
-from ....model.vision.texts import KINDS
+from ....model.vision.texts import KINDS, text_name
+from ....model.weights.weight_files import tensor_names
 from ....options.config import ConfigError
 
 log = logging.getLogger("worker")
@@ -45,11 +47,20 @@ def read_config(info: ModelInfo, trust: bool) -> Any:
         whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
     if info.architecture in TEXTS_BY_TRANSFORMERS:
         outside, whole = whole, whole.get_text_config(decoder=True)
-        whole.tie_word_embeddings |= getattr(outside, "tie_word_embeddings", None) or False
+        if whole.dtype is None:
+            whole.dtype = outside.dtype
+        tied = getattr(outside, "tie_word_embeddings", None)  # by default, too, which a checkpoint may not be
+        if tied and ("tie_word_embeddings" in values or not _has_head(Path(info.folder))):
+            whole.tie_word_embeddings = True
     for part in (whole, whole.get_text_config(decoder=True)):
         if hasattr(part, "quantization_config"):  # weights are decoded here
             del part.quantization_config
     return whole
+
+
+def _has_head(folder: Path) -> bool:
+    """Does a checkpoint have what makes logits apart from its embeddings?"""
+    return any(text_name(name) == f"{HEAD}.weight" for name in tensor_names(folder))
 
 
 def maker(whole: Any, info: ModelInfo, trust: bool) -> Callable[..., Any]:

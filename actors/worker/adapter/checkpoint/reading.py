@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, get_model_conversion_mapping
 from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig
@@ -95,6 +96,12 @@ def in_turn() -> Iterator[None]:
             os.environ[IN_TURN] = before
 
 
+def _dropped_by_whole(folder: Path) -> Iterable[str]:
+    """Patterns of what transformers' class of the whole model has no use of, either (layers that draft)."""
+    (name, *_) = read_json(folder / "config.json")["architectures"]
+    return getattr(getattr(transformers, name, None), "_keys_to_ignore_on_load_unexpected", None) or ()
+
+
 def _check(model: Any, folder: Path, source: Source, info: Any) -> None:
     """All that the model has came, and no more."""
     problems = []
@@ -105,6 +112,9 @@ def _check(model: Any, folder: Path, source: Source, info: Any) -> None:
     unknown = sorted(name for name in info.unexpected_keys if not name.endswith("rotary_emb.inv_freq"))
     if source.text_alone or any(name.startswith(TEXT) for name in source.tensors):  # the other parts are not served
         unknown = [name for name in unknown if not OTHER_PARTS.match(name)]
+    if source.text_alone:
+        dropped = _dropped_by_whole(folder)
+        unknown = [name for name in unknown if not any(re.search(pattern, name) for pattern in dropped)]
     if unknown := [name for name in unknown if not source.is_needless(name)]:
         problems.append(f"has {some(unknown)}, for which the model has no use")
     if wrong:

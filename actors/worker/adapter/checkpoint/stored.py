@@ -100,6 +100,7 @@ class Source:
                 self._plain(name)
         if text_alone:
             self.tensors = {_as_of_texts(name): tensor for name, tensor in self.tensors.items()}
+            self.zeros = {_as_of_texts(name) for name in self.zeros}
 
     def take(self) -> bool:
         """Was what has been read since the last call quantised?"""
