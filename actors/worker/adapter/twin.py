@@ -259,8 +259,9 @@ def _fit(fields: Fields, before: Fields) -> None:
         and _whole(fields.get("head_dim"))
     ):
         fields["num_heads"] = expand * HIDDEN // fields["head_dim"]
-    if expand and _whole(fields.get("mamba_headdim")):
-        fields["mamba_headdim"] = expand * HIDDEN // fields["n_mamba_heads"]
+    heads = _first(fields, ("n_mamba_heads", "mamba_n_heads", "mamba_num_heads"))
+    if expand and heads and _whole(fields.get("mamba_headdim")):
+        fields["mamba_headdim"] = expand * HIDDEN // heads
     if _whole(fields.get("mamba_d_ssm")):
         fields["mamba_d_ssm"] = fields["mamba_n_heads"] * fields["mamba_d_head"]
     if _whole(fields.get("num_layers_per_stack")):

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from actorserve.actors.worker.adapter.twin import MOST_LAYERS, WINDOW, shrink
+from actorserve.actors.worker.adapter.twin import MOST_LAYERS, WINDOW, shrink, shrink_fields
 from tests.support.models.census import QWEN4
 
 
@@ -36,6 +36,14 @@ def test_adapters_are_as_wide_as_what_they_lie_between() -> None:
     """dots 3 note, whose config.json is of what sees and hears, too."""
     config = small("dots3_note")
     assert config.vision_config.adapter_out_dim == config.audio_config.adapter_out_dim == config.text_config.hidden_size
+
+
+def test_heads_of_mamba_by_another_name() -> None:
+    """Or none at all: their width alone stays as it is."""
+    fields = {"hidden_size": 512, "mamba_expand": 2, "mamba_headdim": 64}
+    named = shrink_fields({**fields, "mamba_num_heads": 16})
+    assert named["mamba_headdim"] * named["mamba_num_heads"] == named["mamba_expand"] * named["hidden_size"]
+    assert shrink_fields(fields)["mamba_headdim"] == fields["mamba_headdim"]
 
 
 def test_heads_of_mamba() -> None:
