@@ -90,6 +90,7 @@ class Job:
         self.lives: dict[int, list[int]] = {}  # of ended choices, when what happened to them, as the engine has it
         self.listener: Listener | None = None
         self.opener: Callable[[], None] | None = None  # called once, in the turn in which it has `started`
+        self.rendered_tokens = 0  # of each prompt once, of those that are rendered: no sum at each of thousands
         self._touched: dict[int, None] = {}
         self._open = len(self.choices)
 
@@ -98,6 +99,8 @@ class Job:
         choice = self.choices[index]
         if not choice.prompt_tokens:
             choice.prompt_tokens, choice.opened, choice.language = prompt_tokens, opened, language
+            if index % len(self.params) == 0:
+                self.rendered_tokens += prompt_tokens
             if self.make_parser is not None:
                 choice.parser = self.make_parser(opened, f"{self.seed:016x}{index:x}")
 

@@ -16,7 +16,7 @@ def too_much_to_tell(job: Job, hidden: int, config: Config) -> ApiError | None:
 
 
 def _too_many_of_prompts(job: Job, most: int) -> ApiError | None:
-    asked, tokens = job.sampling, job.prompt_tokens
+    asked, tokens = job.sampling, job.rendered_tokens
     each = 1 + asked.prompt_logprobs + (len(asked.logprob_token_ids) if asked.lists_prompt else 0)
     if asked.prompt_logprobs < 0 or tokens * each <= most:
         return None

@@ -53,6 +53,17 @@ async def test_logprobs_of_prompts_are_no_more_than_a_frontend_keeps(others: Oth
 
 
 @pytest.mark.parametrize("told", [-1, 0])
+async def test_many_prompts_are_not_summed_at_each_of_them(
+    others: Others, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frontend's loop would stand still for half a second, for a request of 2048."""
+    sums: list[Job] = []
+    monkeypatch.setattr(Job, "prompt_tokens", property(sums.append))
+    asked = asking(others, Sampling(1, prompt_logprobs=told), 3)
+    assert not sums and asked.rendered_tokens == 3 * 3
+
+
+@pytest.mark.parametrize("told", [-1, 0])
 async def test_listed_tokens_count_where_logprobs_of_prompts_are_told(others: Others, told: int) -> None:
     limit(others, max_prompt_logprobs=1)
     sampling = Sampling(1, prompt_logprobs=told, logprob_token_ids=[1, 2, 3], lists_prompt=True)
