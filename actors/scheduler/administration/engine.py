@@ -123,6 +123,8 @@ class EngineAdministration:
             if self._sleep.state.draining:
                 self._context.log.info("it sleeps once what has begun has ended: %d requests", len(scheduler.sequences))
                 return False
+            if is_operators:  # as it is: parts of it may have been woken
+                return False
         return self._fall_asleep(wanted, [message.call] if message.mode != "wait" else [])
 
     def _fall_asleep(self, wanted: SleepState, calls: list[int]) -> bool:

@@ -227,6 +227,8 @@ def test_an_operators_sleep_stays_one_where_the_model_is_unloaded_meanwhile(
         life.turn(StepDone.make(step, [7] * len(step.rows), 0.0))
     life.turn(msgspec.structs.replace(UNLOAD, call=9), Admit([lives.new(2)]))
     assert state_of(life) == wanted._replace(asleep=Part.ALL)
+    life.turn(WakeUp(11, int(Part.WEIGHTS)), msgspec.structs.replace(UNLOAD, call=13))
+    assert state_of(life) == wanted._replace(asleep=Part.KV)
 
 
 def test_a_call_of_workers_is_made_if_an_operator_wakes_them(
