@@ -20,6 +20,8 @@ from tests.support.server import WAIT_S, Server
 ENDED = ("completed", "failed", "expired", "cancelled")
 OPTIONS = ("--threads", "1", "--max-restarts", "1000", "--log-level", "info")
 MANY = 200
+FEW = 12  # for each that dies: with two at once and LONG, more than are done between two looks
+LONG = {"max_tokens": 200, "temperature": 0, "ignore_eos": True}
 MODEL = "actorserve-demo"
 PAUSE_S = 0.05  # between two looks of a client, who has no other way to see how far a batch is
 
@@ -48,8 +50,8 @@ def until(client: OpenAI, batch: Any, reached: Callable[[Any], bool]) -> Any:
     raise AssertionError(f"not reached: {found}")
 
 
-def until_answered(client: OpenAI, batch: Any, least: int) -> None:
-    until(client, batch, lambda found: found.request_counts.completed >= least)
+def until_answered(client: OpenAI, batch: Any, least: int) -> Any:
+    return until(client, batch, lambda found: found.request_counts.completed >= least)
 
 
 def ended(client: OpenAI, batch: Any) -> Any:
@@ -76,7 +78,8 @@ def client_of(server: Server, key: str = "-") -> OpenAI:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("files")
-    with Server(*OPTIONS, "--files-dir", str(folder / "new"), "--frontends", "2") as running:
+    options = ("--files-dir", str(folder / "new"), "--frontends", "2", "--max-batch-lines", "2")
+    with Server(*OPTIONS, *options) as running:
         yield running
 
 
@@ -128,12 +131,14 @@ def test_a_file_that_is_none_is_told_by_its_lines(client: OpenAI) -> None:
     "names", [("batcher",), ("frontend-0", "frontend-1"), ("worker",), ("batcher", "worker", "frontend-0")]
 )
 def test_each_line_is_answered_once_whoever_dies(server: Server, client: OpenAI, names: tuple[str, ...]) -> None:
-    """With the text that it has alone."""
-    bodies = {f"r{number}": body(number) for number in range(MANY if len(names) > 1 else MANY // 4)}
+    """With the text that it has alone; each dies when lines were answered, and others are not yet."""
+    bodies = {f"r{number}": LONG | {"prompt": f"{number} is"} for number in range(FEW * len(names))}
     alone = ended(client, begin(client, lines(bodies)))
     batch = begin(client, lines(bodies))
-    for part, name in enumerate(names, 1):
-        until_answered(client, batch, part * len(bodies) // (2 * len(names) + 1))
+    answered = 0
+    for name in names:
+        answered = until_answered(client, batch, answered + 1).request_counts.completed
+        assert client.batches.retrieve(batch.id).status == "in_progress"
         server.replace(name)
     found = ended(client, batch)
     assert found.status == "completed" and found.request_counts.completed == len(bodies)
