@@ -91,6 +91,7 @@ class Job:
         self.listener: Listener | None = None
         self.opener: Callable[[], None] | None = None  # called once, in the turn in which it has `started`
         self.rendered_tokens = 0  # of each prompt once, of those that are rendered: no sum at each of thousands
+        self.told_tokens = 0  # those of answers that came with logprobs, at least
         self._touched: dict[int, None] = {}
         self._open = len(self.choices)
 
@@ -114,6 +115,7 @@ class Job:
             return True
         if not choice.add(delta):
             return False
+        self.told_tokens += len(delta.logprobs)
         choice.cached_tokens = cached_tokens
         if delta.finish:
             self._finish(choice, Finish(delta.finish), delta.stop_reason)

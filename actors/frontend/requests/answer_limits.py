@@ -39,8 +39,10 @@ def _too_many_states(job: Job, hidden: int, most: int) -> ApiError | None:
 
 def too_many_logprobs(job: Job, most: int) -> ApiError | None:
     """Of the answers, as far as they have come and are kept: a stream gives them away, unless each event tells all."""
-    kept = sum(choice.logprob_tokens if job.tells_all else len(choice.logprobs) for choice in job.choices)
     each = 1 + max(0, job.sampling.logprobs) + len(job.sampling.logprob_token_ids)
+    if job.told_tokens * each <= most:  # no sum over thousands of choices at each of their tokens
+        return None
+    kept = sum(choice.logprob_tokens if job.tells_all else len(choice.logprobs) for choice in job.choices)
     if kept * each <= most:
         return None
     text = f"logprobs: {each} of each of {kept} tokens of the answers, its own included, are more than the {most} that"
