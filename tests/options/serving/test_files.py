@@ -30,5 +30,5 @@ def test_what_cannot_be_names_the_option(values: dict[str, object], said: str) -
 
 def test_it_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(ConfigError, match="--files-dir: .* cannot be written to"):
+    with pytest.raises(ConfigError, match=r"--files-dir: .* cannot be written to"):
         make_config({"files_dir": str(tmp_path)})
