@@ -20,7 +20,7 @@ outputs = LLM(max_num_seqs=4, worker="scripted").generate(["Hello", "One"], Samp
 print([len(output.outputs[0].token_ids) for output in outputs])
 """
 INTERRUPTED = (
-    LONG.format(how=SCRIPTED)
+    LONG.format(how="threads=1")
     + """
 import os, signal, threading
 class Bar:  # the first prompt's end is seen, and a moment later, while it waits for others, comes the signal
