@@ -126,8 +126,8 @@ def test_help_has_it(server: Server) -> None:
     told = command(server, "restart", "--help").stdout
     assert "toy         nobody's requests pass it" in told
     order = (
-        "toys, the cold, the porter, the keeper, the herald, the tools, the caretaker, detokenizers, renderers, media, "
-        "the steward, frontends, then the scheduler and workers"
+        "toys, the cold, the porter, the keeper, the herald, the tools, the caretaker, detokenizers, the batcher, "
+        "renderers, media, the steward, frontends, then the scheduler and workers"
     )
     assert order in " ".join(told.split())
 
