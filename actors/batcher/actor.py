@@ -69,6 +69,13 @@ class BatcherActor(LoopActor):
         self._loop = asyncio.get_running_loop()
         self._asker = Asker(self._context.config, Way(channel), self._context.secret(), self._most)
 
+    async def shut_down(self) -> None:
+        """What is under way is broken off, and asked again at the next start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._asker.close()
+
     def beat(self) -> None:
         """Is there anything new? One look at a time: a disk may be slow."""
         gauges = self._context.status

@@ -37,6 +37,9 @@ class LoopActor:
     def beat(self) -> None:
         """BEAT_S have passed."""
 
+    async def shut_down(self) -> None:
+        """It was told to end, and takes no more turns."""
+
 
 def run_loop(context: Context, actor: LoopActor, opened: Callable[[LoopTurns], None]) -> None:
     """The life of an actor that ends when it is told to: as `run` of one that blocks. `opened`: the loop is there.
@@ -55,6 +58,7 @@ def run_loop(context: Context, actor: LoopActor, opened: Callable[[LoopTurns], N
         if not context.stopping:  # since before it could hear
             await over.wait()
         turns.turn()
+        await actor.shut_down()
 
     import uvloop
 

@@ -187,6 +187,10 @@ def test_a_batch_goes_on_at_the_next_start_and_keys_hold(tmp_path: Path, number:
             for ask in (bob.files.retrieve, bob.files.content):
                 with pytest.raises(openai.NotFoundError):
                     ask(found.output_file_id)
+        for server in (second, third):
+            server.stop()
+            (told,) = [line for line in server.read_all().splitlines() if "batcher ended" in line]
+            assert "exit status 0" in told
 
 
 def test_lines_count_as_requests_of_their_owner(tmp_path: Path) -> None:
