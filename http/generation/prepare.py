@@ -108,7 +108,7 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
     peer = peer_of(body.kv_transfer_params, settings.kv)
     params = parameters(body, settings.sampling_defaults, request_id, think, keep_special, adapter, plugins, peer)
     wants = _wanted(body, settings, named is not None)
-    needs_ids = wants.ids or wants.prompt_text
+    needs_ids = wants.ids or wants.prompt_ids or wants.prompt_text
     rendering = _rendering(body, settings, adapter) | {"think": think, "thinking_budget": budget}
     made = parser if parsed else None
     names = plugin_names(body, settings.plugins)
@@ -138,8 +138,8 @@ def _thinking(body: ChatRequest, reasoning: str | None, closing: str) -> tuple[T
 
 
 def _wanted(body: ChatRequest, settings: Settings, forced: bool) -> AnswerOptions:
-    """What the answer is to say. `forced`: it is a call of a tool that the request names. Logprobs would tell
-    the tokens of thinking that is left out.
+    """What the answer is to say. `forced`: it is a call of a tool that the request names. Logprobs and ids would
+    tell the tokens of thinking that is left out.
     """
     hides_thinking = body.include_reasoning is False and settings.reasoning_parser is not None
     return AnswerOptions(
@@ -147,13 +147,15 @@ def _wanted(body: ChatRequest, settings: Settings, forced: bool) -> AnswerOption
         logprobs=bool(body.logprobs) and not hides_thinking,
         listed=bool(body.logprob_token_ids),
         as_ids=_names_ids(body, settings),
-        ids=bool(body.return_token_ids),
+        ids=bool(body.return_token_ids) and not hides_thinking,
+        prompt_ids=bool(body.return_token_ids),
         prompt_logprobs=body.prompt_logprobs is not None,
         reasoning=body.include_reasoning is not False,
         echo=[final_text(body)] if body.echo else None,
         forced=forced,
         role=settings.response_role,
         function=bool(body.functions),
+        tier=body.service_tier is not None,
     )
 
 

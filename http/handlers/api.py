@@ -14,11 +14,12 @@ from ..anthropic.answers import count
 from ..anthropic.edits import edited
 from ..anthropic.requests import prompt_of
 from ..anthropic.schemas import CountRequest
+from ..cohere.about import endpoints, model_of
 from ..errors import bad_request
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
-from ..llamacpp.about import meta
+from ..llamacpp.about import listed, meta
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..middleware.edge import check_depth
 from ..openai.mistral import is_mistrals, model_fields
@@ -204,12 +205,16 @@ class Api:
     # --- models -----------------------------------------------------------------------------------------
 
     async def models(self, request: web.Request) -> web.Response:
-        cards = [await self._card(request, name, one) for one in self.settings.all_models for name in one.served]
-        cards += [await self._card(request, adapter.name, self.settings) for adapter in self.settings.adapters.all()]
+        named = [(name, one) for one in self.settings.all_models for name in one.served]
+        named += [(adapter.name, self.settings) for adapter in self.settings.adapters.all()]
         if (account := request.get(ACCOUNT)) is not None:
-            cards = [card for card in cards if account.may_ask_for(str(card["id"]))]
+            named = [(name, one) for name, one in named if account.may_ask_for(name)]
+        if (endpoint := request.query.get("endpoint")) is not None:
+            named = [(name, one) for name, one in named if endpoint in endpoints(one)]
+        cards = [await self._card(request, name, one) for name, one in named]
+        models = [listed(name, one, await one.card()) for name, one in named]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]} if cards else {}
-        return json_response({"object": "list", "data": cards, **ends, "has_more": False})
+        return json_response({"object": "list", "data": cards, "models": models, **ends, "has_more": False})
 
     async def model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
@@ -218,7 +223,7 @@ class Api:
         return json_response(await self._card(request, name, settings))
 
     async def _card(self, request: web.Request, name: str, settings: Settings) -> dict[str, object]:
-        """A model, or an adapter of it, as OpenAI's and as Anthropic's clients read it, or Mistral's own."""
+        """A model, or an adapter of it, as OpenAI's, Anthropic's and Cohere's clients read it, or Mistral's own."""
         served = settings.served
         adapter = None if name in served else settings.adapters.find(name)
         return {
@@ -235,6 +240,7 @@ class Api:
             "max_input_tokens": settings.max_model_len,
             "max_tokens": settings.max_model_len,
             "lifecycle": "active",
+            **model_of(name, settings),
             "meta": meta(settings, await settings.card()),
             "status": {"value": self.engine.administration.model_state(settings.model)},
             **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),

@@ -123,7 +123,7 @@ class DerenderingApi:
             state = await self._read_chunk(job.choices[0], state, body, chunk, body.chat_request)
         made = ChatAnswer(answer, job, None)
         parts = [made.part(choice, begins=not state.begun) for choice in job.choices]
-        beside = {"prompt_token_ids": chunk.prompt_token_ids} if wants.ids else {}
+        beside = {"prompt_token_ids": chunk.prompt_token_ids} if wants.prompt_ids else {}
         state = msgspec.structs.replace(state, begun=state.begun or bool(parts))
         return _chunk_answer(answer, body, chunk, (parts, beside), state)
 
@@ -264,6 +264,7 @@ class DerenderingApi:
             logprobs=told_logprobs and not hidden,
             as_ids=body is not None and bool(body.return_tokens_as_token_ids),
             ids=not hidden and body is not None and bool(body.return_token_ids),
+            prompt_ids=body is not None and bool(body.return_token_ids),
         )
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ..cohere.about import model_of
+from ..ollama.about import capabilities, entry
 from ..settings import ModelCard, Settings
 
 
@@ -16,3 +20,9 @@ def meta(settings: Settings, card: ModelCard) -> dict[str, int]:
         "size": card.size,
     }
     return {name: size for name, size in sizes.items() if size}
+
+
+def listed(name: str, settings: Settings, card: ModelCard) -> dict[str, Any]:
+    """A model of `models`, which clients of Cohere read there, too."""
+    beside = {"type": "model", "description": "", "tags": [], "capabilities": capabilities(settings)}
+    return entry(name, card) | beside | model_of(name, settings)

@@ -18,7 +18,7 @@ async def tags(settings: Settings) -> Object:
     """GET /api/tags."""
     cards = [(name, await one.card()) for one in settings.all_models for name in one.served]
     cards += [(adapter.name, await settings.card()) for adapter in settings.adapters.all()]
-    return {"models": [_entry(name, card) | {"modified_at": _modified(card)} for name, card in cards]}
+    return {"models": [entry(name, card) | {"modified_at": _modified(card)} for name, card in cards]}
 
 
 async def running(settings: Settings) -> Object:
@@ -26,7 +26,7 @@ async def running(settings: Settings) -> Object:
     beside = {"expires_at": NEVER, "size_vram": 0}
     return {
         "models": [
-            _entry(name, await one.card()) | beside | {"context_length": one.max_model_len}
+            entry(name, await one.card()) | beside | {"context_length": one.max_model_len}
             for one in settings.all_models
             for name in one.served
         ]
@@ -71,8 +71,8 @@ def capabilities(settings: Settings) -> list[str]:
     return ["completion", *(name for name, there in found.items() if there)]
 
 
-def _entry(name: str, card: ModelCard) -> Object:
-    """Names of one model have one digest, which is that of what is told of it."""
+def entry(name: str, card: ModelCard) -> Object:
+    """A model in a list. Names of one model have one digest, which is that of what is told of it."""
     digest = hashlib.sha256(repr(card).encode()).hexdigest()
     return {"name": name, "model": name, "size": card.size, "digest": digest, "details": _details(card)}
 

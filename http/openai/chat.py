@@ -48,7 +48,7 @@ class ChatAnswer:
         """What is told of a conversation's prompt; its first choice has it."""
         wants, first = self._answer.wants, self._job.choices[prompt * len(self._job.params)]
         told = self._answer.prompt_logprobs_of(prompt)
-        ids = first.prompt_ids if wants.ids else None
+        ids = first.prompt_ids if wants.prompt_ids else None
         return {"prompt_logprobs": told, "prompt_token_ids": ids, **self._answer.prompt_text(prompt)}
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class ChatAnswer:
         delta = {"role": self._answer.wants.role, "content": self._answer.echo(prompt)}
         body = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
         beside = b""
-        if self._answer.wants.ids:
+        if self._answer.wants.prompt_ids:
             beside = b',"prompt_token_ids":' + encode(choice.prompt_ids)
         if told := self._answer.prompt_text(prompt):
             beside += b',"prompt_text":' + encode(told["prompt_text"])
@@ -135,16 +135,17 @@ class ChatAnswer:
         deltas = [delta for piece in news.pieces if (delta := self._delta(choice, piece))]
         if not self._separate:
             deltas = [_one(deltas)] if deltas else []
-        if not deltas and ((news.logprobs and self._answer.wants.logprobs) or news.ids):
+        wants = self._answer.wants
+        if not deltas and ((news.logprobs and wants.logprobs) or (news.ids and wants.ids)):
             deltas = [{"content": ""}]
         beside, ends = self._beside(news), self._ends(choice) if inside else {"finish_reason": None}
         events = []
-        if self._answer.wants.thinking_parts:
+        if wants.thinking_parts:
             deltas = [with_thinking_parts(delta) for delta in deltas]
         for delta in deltas:
             body = {"index": choice.index, "delta": delta, **beside, **ends}
             events.append(self._events.event(choice, encode(body), ended=inside))
-            beside = self._beside(ChoiceUpdate([], [], [], False)) if self._answer.wants.ids else {"logprobs": None}
+            beside = self._beside(ChoiceUpdate([], [], [], False)) if wants.ids else {"logprobs": None}
         return events
 
     def _delta(self, choice: Choice, piece: Piece) -> dict[str, Any]:

@@ -136,6 +136,7 @@ class ChatCompletion(Said):
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: Ids | None
     system_fingerprint: str | UnsetType = UNSET
+    service_tier: Literal["default"] | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
@@ -182,6 +183,7 @@ class ChatCompletionChunk(Said):
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: Ids | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
+    service_tier: Literal["default"] | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
     prompt_progress: Progress | UnsetType = UNSET
@@ -258,6 +260,11 @@ class ModelCard(Said):
     max_input_tokens: int
     max_tokens: int
     lifecycle: Literal["active"]
+    name: str
+    endpoints: list[str]
+    finetuned: bool
+    context_length: int
+    is_deprecated: bool
     meta: dict[str, int]
     status: dict[str, str]
     capabilities: None
@@ -266,9 +273,28 @@ class ModelCard(Said):
     retires_at: None
 
 
+class ListedModel(Said):
+    """As llama.cpp's and Cohere's clients read it."""
+
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: dict[str, Any]
+    type: Literal["model"]
+    description: str
+    tags: list[str]
+    capabilities: list[str]
+    endpoints: list[str]
+    finetuned: bool
+    context_length: int
+    is_deprecated: bool
+
+
 class ModelList(Said):
     object: Literal["list"]
     data: list[ModelCard]
+    models: list[ListedModel]
     first_id: str
     last_id: str
     has_more: bool

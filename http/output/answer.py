@@ -23,6 +23,7 @@ encode = msgspec.json.Encoder().encode
 SECOND, MS = 1_000_000_000, 1_000_000  # ns
 PADDED = 32  # bytes
 DONE = b"data: [DONE]\n\n"  # behind a stream's last event
+ONLY_TIER = "default"  # OpenAI's name of the usual one
 EVENTS, NDJSON = "text/event-stream", "application/x-ndjson"  # how a stream is written
 
 
@@ -35,7 +36,8 @@ class AnswerOptions:
     logprobs: bool = False
     listed: bool = False  # logprobs tell of tokens that the request lists
     as_ids: bool = False  # tokens are named by their ids
-    ids: bool = False  # of the tokens of prompt and answer
+    ids: bool = False  # of the answer's tokens; of a completion's prompt, too
+    prompt_ids: bool = False  # of a chat's prompt
     prompt_logprobs: bool = False
     reasoning: bool = True
     echo: list[str] | None = None  # of each prompt what stands before the answers: its text, or a chat's last message
@@ -52,6 +54,7 @@ class AnswerOptions:
     padded: bool = False  # an event's length does not tell that of its text
     whole_calls: bool = False  # a call comes in one event
     thinking_parts: bool = False  # thinking is told as a part of the content
+    tier: bool = False  # in which it was served
 
 
 @dataclass
@@ -80,7 +83,8 @@ class Answer:
         kind = ("chat.completion.chunk" if streamed else "chat.completion") if self.chat else "text_completion"
         told = self.fingerprint if self.told_fingerprint is None else self.told_fingerprint
         fingerprint = {"system_fingerprint": told} if told else {}
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model} | fingerprint
+        tier = {"service_tier": ONLY_TIER} if self.wants.tier else {}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model} | fingerprint | tier
 
     def echo(self, prompt: int) -> str:
         """What stands before the answers to a prompt."""

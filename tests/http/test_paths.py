@@ -57,6 +57,14 @@ async def test_models(served: Served) -> None:
     for path in ("alias/name", "alias%2Fname"):
         assert (await served.ask("GET", f"/v1/models/{path}")).json == alias
     assert tiny["meta"] == {"n_vocab": 1000, "n_ctx": 64}, "what is not known is left out"
+    assert [(one["name"], one["model"], one["context_length"]) for one in body["models"]] == [
+        ("tiny", "tiny", 64),
+        ("alias/name", "alias/name", 64),
+    ]
+    assert body["models"][0]["capabilities"] == ["completion"] and tiny["endpoints"] == ["chat", "generate"]
+    for endpoint, count in (("chat", 2), ("embed", 0)):
+        found = (await served.ask("GET", f"/v1/models?endpoint={endpoint}")).json
+        assert len(found["data"]) == len(found["models"]) == count, endpoint
     answer = await served.ask("GET", "/v1/models/other")
     assert answer.status == 404 and answer.error["code"] == "model_not_found"
 

@@ -158,20 +158,36 @@ async def test_without_reasoning_its_fields_are_null() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("parser", ["qwen3", None])
-async def test_thinking_that_is_left_out_has_no_logprobs(parser: str | None, stream: bool) -> None:
-    """They would tell its tokens; without a parser nothing is left out."""
+async def test_thinking_that_is_left_out_has_no_logprobs_and_no_ids(parser: str | None, stream: bool) -> None:
+    """They would tell its tokens; without a parser nothing is left out, and the prompt's are the client's own."""
     async with serving(reasoning_parser=parser) as served:
         client = await served.client()
-        fields = {"messages": HI, "logprobs": True, "include_reasoning": False, "stream": stream}
-        client.send("POST", "/v1/chat/completions", fields)
+        hidden = {"include_reasoning": False, "return_token_ids": True}
+        client.send("POST", "/v1/chat/completions", {"messages": HI, "logprobs": True, "stream": stream, **hidden})
         job = await served.job()
         rendered(job)
+        job.choices[0].prompt_ids = [1, 2]
+        job.choices[0].ids.append(5)
         say(job, 0, "<think>", 1, logprobs=[TokenLogprobs(b"<think>", 5, -1.0, 1)])
+        job.choices[0].ids.append(6)
         say(job, 0, "hm</think>yes", 2, Finish.STOP, logprobs=[TokenLogprobs(b"hm", 6, -1.0, 1)])
         answer = await client.answer()
     told = [one for event in (answer.events if stream else [answer.json]) for one in event["choices"]]
     tokens = [one["token"] for choice in told if choice["logprobs"] for one in choice["logprobs"]["content"]]
     assert bool(tokens) == (parser is None)
+    ids = [token for choice in told for token in choice.get("token_ids") or ()]
+    assert ids == ([5, 6] if parser is None else [])
+    body = answer.events[0] if stream else answer.json
+    assert body["prompt_token_ids"] == [1, 2]
+
+
+@pytest.mark.parametrize("tier", ["auto", "flex", None])
+async def test_the_tier_is_told_to_who_asks_for_one(served: Served, tier: str | None) -> None:
+    """There is one."""
+    for stream in (False, True):
+        answer = await ask(served, "a", service_tier=tier, stream=stream)
+        for body in answer.events if stream else [answer.json]:
+            assert body.get("service_tier") == (None if tier is None else "default")
 
 
 @pytest.mark.parametrize(
