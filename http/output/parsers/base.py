@@ -44,6 +44,7 @@ class Reader:
         self._text = ""
         self._at = 0  # what stands before it is taken
         self._ended = False
+        self._is_scrap = False  # the text has ended, and what sinks get is a piece of a marker
         self._held: list[str] | None = None  # what was taken and may not be what it seems; None: nothing is held
         self._out: list[Piece] = []
         self._steps = self._run()
@@ -130,6 +131,7 @@ class Reader:
                 return self._take(len(found[1]))
             sink(self._take(wanted.free(self._text, self._at) - self._at))
             if self._ended:
+                self._is_scrap = True
                 sink(beginning_of_marker(self._take(len(self._text) - self._at)))
             yield from self._more()
 
@@ -141,6 +143,20 @@ class Reader:
                 raise Broken
             yield from self._more()
         return self._take(len(found))
+
+    def _follows(self, wanted: tuple[str, ...], behind: int, or_end: bool = False) -> Steps[bool]:
+        """Does one of these stand so many characters behind, after white space? Nothing is taken. `or_end`: or does
+        the text end there?
+        """
+        known = markers(*wanted)
+        while True:
+            rest = self._text[self._at + behind :].lstrip(SPACE)
+            at = len(self._text) - len(rest)
+            if (found := known.here(self._text, at)) is not None or (rest and not known.begins(self._text, at)):
+                return found is not None
+            if self._ended and or_end:
+                return True
+            yield from self._more()
 
     def _json(self, sink: Sink) -> Steps[None]:
         """One JSON value, given to the sink as it comes; what of it is nearly JSON, as JSON."""

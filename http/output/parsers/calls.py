@@ -138,7 +138,7 @@ class CallReader(Reader):
             self._more_arguments(text)
 
     def _more_arguments(self, text: str) -> None:
-        if text and not self._ended:  # what is held at the end is a piece of a marker
+        if text and not self._is_scrap:
             self._out.append(Arguments(self._count - 1, text))
 
     def _close(self) -> None:

@@ -69,7 +69,9 @@ class TaggedCalls(CallReader):
 
 
 class Qwen3Coder(TaggedCalls):
-    """<tool_call><function=name><parameter=key>value</parameter></function></tool_call>, or without the outer tag."""
+    """<tool_call><function=name><parameter=key>value</parameter></function></tool_call>, or without the outer tag;
+    or with all arguments as JSON.
+    """
 
     starts: tuple[str, ...] = ("<tool_call>", "<function=")  # of several calls, and of one
     heads: ClassVar[tuple[str, ...]] = ("<function=",)  # from a start to the name; those that are starts, too, begin it
@@ -84,10 +86,26 @@ class Qwen3Coder(TaggedCalls):
             yield from self._space()
             yield from self._expect(head)
         self._open_object((yield from self._name()))
+        if (yield from self._space()) == "{":
+            yield from self._json(self._arguments)
+            found = yield from self._until(self._tags(), _dropped)
+            self._close()
+        else:
+            found = yield from self._tagged()
+            self._close_object()
+        self._closers.discard(found)
+        self._begins_again(found)
+
+    def _tags(self, *more: str) -> tuple[str, ...]:
+        """Those that may stand behind an argument."""
+        return (self.parameter[0], self.over, *self.closers, *self.starts, *more)
+
+    def _tagged(self) -> Steps[str]:
+        """The arguments, each in its tag. What has ended them."""
         begin, end = self.parameter
-        ends = (*(["\n" + end] if self.own_lines else []), end, "\n" + begin)
-        next_tags = (begin, self.over, *self.closers, *self.starts)
-        while (found := (yield from self._until(next_tags, _dropped))) == begin:
+        lines = ("\n" + end, "\n" + self.over) if self.own_lines else ()
+        ends = (*lines, end, self.over, "\n" + begin)
+        while (found := (yield from self._until(self._tags(), _dropped))) == begin:
             first: list[str] = []
             yield from self._until((self.tag_end,), first.append)
             key: str | None = self._key("".join(first))
@@ -95,25 +113,42 @@ class Qwen3Coder(TaggedCalls):
                 if self.own_lines and (yield from self._char()) == "\n":
                     self._take(1)
                 key = yield from self._argument(key, ends)
-        self._close_object()
-        self._closers.discard(found)
-        self._begins_again(found)
+        return found
 
     def _key(self, said: str) -> str:
         """An argument's name, of what stands in its tag."""
         return said.strip(QUOTES)
 
     def _value(self, ends: tuple[str, ...], sink: Sink) -> Steps[str | None]:
-        """Where the model has forgotten the end, the next argument of the function ends it."""
+        """Where the model has forgotten the end, the function's next argument ends it, or its own end. An end that
+        nothing follows of what may is part of the value.
+        """
         known = self._schema.get("properties")
-        while (found := (yield from self._until(ends, sink))) == ends[-1]:
+        while True:
+            found = yield from self._until(ends, sink)
+            if found != ends[-1]:
+                if (yield from self._has_ended(found)):
+                    return None
+                sink(self._take(len(found)))
+                continue
             key: list[str] = []
             behind = yield from self._until((self.tag_end, "\n"), key.append)
             said = "".join(key)
             if behind == self.tag_end and isinstance(known, Mapping) and (name := self._key(said)) in known:
                 return name
             sink(f"{found}{said}{behind}")
-        return None
+
+    def _has_ended(self, found: str) -> Steps[bool]:
+        """Is this the end of a value, by what stands behind it? Then it is taken, but for the end of the function;
+        else it stands here again.
+        """
+        self._at -= len(found)
+        is_over = found.endswith(self.over)
+        wanted = (*self.closers, *self.starts) if is_over else self._tags(self.parameter[1])
+        if not (yield from self._follows(wanted, len(found), or_end=is_over)):
+            return False
+        self._take(len(found) - (len(self.over) if is_over else 0))
+        return True
 
 
 class SeedOss(Qwen3Coder):

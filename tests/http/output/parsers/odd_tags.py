@@ -165,6 +165,37 @@ _TAGGED = [
         "<function=search>\n<parameter=a>\nx\n<parameter=no>\n<parameter=limit>\n7\n</parameter>\n</function>",
         ("search", {"a": "x\n<parameter=no>", "limit": 7}),
     ),
+    one(
+        "forgotten end of the last argument",
+        "qwen3_coder",
+        "<tool_call>\n<function=search>\n<parameter=query>\nx\n<parameter=limit>\n7\n</function>\n</tool_call>",
+        ("search", {"query": "x", "limit": 7}),
+    ),
+    one(
+        "and nothing behind it",
+        "qwen3_coder",
+        "<function=search>\n<parameter=limit>7\n</function>",
+        ("search", {"limit": 7}),
+    ),
+    one(
+        "ends in a value",
+        "qwen3_coder",
+        "<function=write_file>\n<parameter=content>\n<a>\n</parameter> b\n</function> c\n</parameter>\n</function>.",
+        ("write_file", {"content": "<a>\n</parameter> b\n</function> c"}),
+        content=".",
+    ),
+    one(
+        "an end twice",
+        "qwen3_coder",
+        "<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</parameter>\n</function>",
+    ),
+    one(
+        "arguments as JSON",
+        "deepseek_v32",
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="search">\n {"query": "x", "limit": 7}\n</｜DSML｜invoke>\n'
+        "</｜DSML｜tool_calls>",
+        ("search", {"query": "x", "limit": 7}),
+    ),
     one("two functions in one", "qwen3_coder", "<tool_call><function=now></function></tool_call>", NOW),
     text("no function", "qwen3_coder", "<tool_call>now()</tool_call> <function = x> <function=>"),
     Sample(

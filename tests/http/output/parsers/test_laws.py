@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from actorserve.http.output.events import OutputParser, Piece, Turn, merged
+from actorserve.http.output.events import Arguments, OutputParser, Piece, Turn, merged
 from actorserve.http.output.parsers.registry import REASONING_PARSERS, TOOL_PARSERS, make_parser
 from tests.http.output.parsers.odd_channels import ODD_CHANNELS
 from tests.http.output.parsers.odd_json import ODD_JSON
@@ -112,8 +112,9 @@ def check_ends(sample: Sample, cuts: Iterable[int]) -> None:
     whole = sample.turn()
     for cut in cuts:
         parser = sample.parser()
-        given = turn_of(parser.feed(sample.text[:cut]))
-        held = turn_of(parser.finish())
+        given, last = turn_of(parser.feed(sample.text[:cut])), parser.finish()
+        held = turn_of([piece for piece in last if not isinstance(piece, Arguments)])
+        given.add([piece for piece in last if isinstance(piece, Arguments)])
         assert whole.content.startswith(given.content) and whole.reasoning.startswith(given.reasoning)
         assert not held.calls and sample.text[:cut].endswith(held.content or held.reasoning)
         for at, (call, full) in enumerate(zip(given.calls, whole.calls, strict=False)):

@@ -65,7 +65,7 @@ def test_values_that_are_no_strings_come_when_they_are_whole(tools: str) -> None
     text = WRITERS[tools](Scene("", (("search", {"query": "q", "limit": 12345}),)))
     cut = text.index("12345") + 5
     assert turn_after(parser_of(tools), text[:cut]).calls[0].arguments.endswith('"limit": ')
-    assert turn_after(parser_of(tools), text[: cut + 20]).calls[0].arguments.endswith('"limit": 12345')
+    assert '"limit": 12345' in turn_after(parser_of(tools), text[: cut + 25]).calls[0].arguments
 
 
 @pytest.mark.parametrize(
