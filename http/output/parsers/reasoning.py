@@ -8,24 +8,32 @@ from .base import Broken, Reader, Steps, beginning_of_marker
 
 class ThinkingReader(Reader):
     """One block of it first in the text. `inside`: the text begins in a block. `several_before`: others may follow,
-    each behind another or first in a line, up to where this begins calls.
+    each behind another or first in a line, up to where this begins calls. `special`: the markers are special tokens,
+    so that others may follow anywhere, and an end without a beginning says nothing.
     """
 
     def __init__(
-        self, starts: tuple[str, ...], ends: tuple[str, ...], inside: bool, several_before: str | None = None
+        self,
+        starts: tuple[str, ...],
+        ends: tuple[str, ...],
+        inside: bool,
+        several_before: str | None = None,
+        special: bool = False,
     ) -> None:
         super().__init__()
         self._starts = starts
         self._ends = ends
         self._inside = inside
-        self._later = starts if several_before else ()
+        self._special = special
+        self._later = starts if several_before or special else ()
+        self._stray = ends if special else ()
         self._over = (several_before,) if several_before else ()
         self._last = ""  # character of the content since the last block
         self._calls: tuple[str, ...] = ()
 
-    def may_end_at(self, call: str) -> None:
-        """Models forget the end before a call: what begins with this is none of thinking."""
-        self._calls = (call,)
+    def may_end_at(self, *calls: str) -> None:
+        """Models forget the end before a call: what begins with one of these is none of thinking."""
+        self._calls = calls
 
     def _read(self) -> Steps[None]:
         if not (yield from self._begins_inside()):
@@ -43,9 +51,11 @@ class ThinkingReader(Reader):
 
     def _to_next_block(self) -> Steps[None]:
         while True:
-            found = yield from self._until((*self._later, *self._over), self._content)
-            if found in self._later and self._last in ("", "\n"):
+            found = yield from self._until((*self._later, *self._over, *self._stray), self._content)
+            if found in self._later and (self._special or self._last in ("", "\n")):
                 return
+            if found in self._stray:
+                continue
             self._content(found)
             if found in self._over:
                 yield from self._until((), self._content)

@@ -125,7 +125,8 @@ def plug(tools: Callable[[Schemas], OutputParser] | None, reasoning: Callable[[b
 def _between(name: str) -> Callable[[bool], OutputParser]:
     start, end = THINK_MARKERS[name]
     calls = "[TOOL_CALLS]" if name == "mistral" else None
-    return lambda opened: ThinkingReader((start,), (end,), opened, several_before=calls)
+    special = name == "gemma4"
+    return lambda opened: ThinkingReader((start,), (end,), opened, several_before=calls, special=special)
 
 
 def _granite(opened: bool) -> OutputParser:
@@ -163,17 +164,23 @@ def make_parser(
     if reasoning is None:
         return second or Plain()
     first = REASONING_PARSERS[reasoning](opened)
-    if (call := CALL_BEGINS.get((reasoning, tools or ""))) and isinstance(first, ThinkingReader):
-        first.may_end_at(call)
+    if (calls := CALL_BEGINS.get((reasoning, tools or ""))) and isinstance(first, ThinkingReader):
+        first.may_end_at(*calls)
     return Chain(first, second) if second else first
 
 
-CALL_BEGINS = {
-    ("qwen3", "hermes"): '\n<tool_call>\n{"name":',
-    **{("qwen3", name): "\n<tool_call>\n<function=" for name in ("qwen3_coder", "qwen3_xml", "mimo")},
-    ("kimi_k2", "kimi_k2"): "<|tool_calls_section_begin|>",
-    ("gemma4", "gemma4"): "<|tool_call>call:",
-    ("apertus", "apertus"): "<|tools_prefix|>",
+CALL_BEGINS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("qwen3", "hermes"): ('\n<tool_call>\n{"name":',),
+    **{("qwen3", name): ("\n<tool_call>\n<function=",) for name in ("qwen3_coder", "qwen3_xml", "mimo")},
+    ("kimi_k2", "kimi_k2"): ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+    ("gemma4", "gemma4"): ("<|tool_call>call:",),
+    ("apertus", "apertus"): ("<|tools_prefix|>",),
+    ("deepseek_v3", "deepseek_v31"): ("<｜tool▁calls▁begin｜>",),
+    **{
+        (reasoning, name): DeepSeekV32.starts
+        for reasoning in ("deepseek_v3", "deepseek_v4")
+        for name in ("deepseek_v32", "deepseek_v4")
+    },
 }
 """What calls begin with even where a model has not said that its thinking is over, by reasoning and tool parser."""
 

@@ -72,11 +72,11 @@ class Harmony(Reader):
             found = yield from self._expect("<|channel|>", "<|constrain|>", "<|message|>")
 
     def _message(self, header: str) -> Steps[None]:
-        channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
+        channels, recipient = _CHANNEL.findall(header), _RECIPIENT.search(header)
         function = self._function(recipient.group(1)) if recipient else None
         if function and self._calls:
             yield from self._call(function)
-        elif channel and channel.group(1) == "analysis":
+        elif channels[-1:] == ["analysis"]:  # at times a model says one, and then another
             yield from self._text_to(self._reasoning)
         else:
             yield from self._text_to(self._content)

@@ -212,7 +212,7 @@ class GigaChat(JsonCalls):
     """function call{"name": …, "arguments": …}, at times with the token between them that begins a role's text; newer
     ones begin with a token of their own."""
 
-    starts = ("<|function_call|>", "function call")
+    starts = ("<|function_call|>", "<|message_sep|>\n\nfunction call", "<|message_sep|>function call", "function call")
     loose = ("function call",)
 
     def _call(self, marker: str) -> Steps[None]:

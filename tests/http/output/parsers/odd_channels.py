@@ -34,6 +34,14 @@ ODD_CHANNELS = [
     ),
     Sample("half a recipient, opened", " to=fun", "openai", "openai_gptoss", opened=True, thought=" to=fun"),
     Sample("no recipient, opened", "\nto=f<|end|>", "openai", "openai_gptoss", opened=True, thought="\nto=f"),
+    Sample(
+        "a channel, and another",
+        "<|channel|>commentary to=assistant<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final"
+        "<|message|>So.",
+        reasoning="openai_gptoss",
+        thought="Hm.",
+        content="So.",
+    ),
     one("recipient first", "openai", ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Oslo"}'),
     one(
         "recipient behind the role",

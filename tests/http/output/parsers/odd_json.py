@@ -241,6 +241,9 @@ _MORE = [
     text("words", "cohere_command_r", "Action: none. Action:\n```py\n1\n```\n```"),
     one("one line", "gigachat3", 'function call{"name": "now", "arguments": {}}', NOW),
     one("a token", "gigachat3", '<|function_call|>{"name": "now", "arguments": {}}', NOW),
+    one(
+        "behind a text", "gigachat3", 'a<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "now"}', NOW, content="a"
+    ),
     text("words", "gigachat3", "a function call<b> is a function call {x}"),
     one("several lines", "apertus", '<|tools_prefix|>[\n{"now" : {}}\n]<|tools_suffix|>', NOW),
     Sample(

@@ -18,6 +18,7 @@ def _of(name: str) -> list[Sample]:
     start, end = THINK_MARKERS[name]
     thought = f"One < two,\n\n{start[:-1]} {end[:3]}{{}}"
     unopened = "".join((thought, end, "So."))
+    stray = "" if name == "gemma4" else end  # it is a special token, which no answer says
 
     def sample(label: str, text: str, thought: str = thought, content: str = "So.", opened: bool = False) -> Sample:
         return Sample(label, text, reasoning=name, opened=opened, thought=thought, content=content)
@@ -34,9 +35,9 @@ def _of(name: str) -> list[Sample]:
         sample("no thought", f"{start}{end}So.", thought=""),
         sample("no content", f"{start}{thought}{end}\n\n", content=""),
         sample("nothing", "", thought="", content=""),
-        sample("not opened", unopened, "", unopened),
+        sample("not opened", unopened, "", f"{thought}{stray}So."),
         sample("white space", " \n", "", " \n"),
-        sample("end again", f"{start}x{end}So.{end} ", "x", f"So.{end} "),
+        sample("end again", f"{start}x{end}So.{end} ", "x", f"So.{stray} "),
         Sample("call", f"{start}x{end}\n\n{_CALL}", "hermes", name, thought="x", calls=(("now", {}),)),
         Sample("call in thought", f"{_CALL}{end}So.", "hermes", name, opened=True, thought=_CALL, content="So."),
         Sample("forced", f"{start}{end}\n{{}}", reasoning=name, named="now", calls=(("now", {}),)),
@@ -133,6 +134,29 @@ THOUGHTS = [
         "gemma4",
         thought="\nx",
         calls=(("now", {}),),
+    ),
+    Sample(
+        "forgotten end, and no section",
+        "<think>x<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        "kimi_k2",
+        "kimi_k2",
+        thought="x",
+        calls=(("now", {}),),
+    ),
+    Sample(
+        "forgotten end",
+        '<think>x\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+        "deepseek_v4",
+        "deepseek_v4",
+        thought="x\n\n",
+        calls=(("now", {}),),
+    ),
+    Sample(
+        "more thoughts, and an end too many",
+        "<|channel>thought\na<channel|>b<|channel>thought\nc<channel|><channel|>d",
+        reasoning="gemma4",
+        thought="\na\nc",
+        content="bd",
     ),
     Sample(
         "an answer in lines of its own",
