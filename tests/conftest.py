@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from actorserve.kernels.cpu.native.cache import cache_folder
 from tests.support.runs.costs import Costs
@@ -40,6 +41,9 @@ MANY_TESTS = 1000  # a run that forks its process often enough for a second of c
 MANY_DESCRIPTORS, MORE, MOST_DESCRIPTORS = 300, 100, 800  # of the 1,024 that some machines allow
 SHORT = ("bench", "chat", "detokenizer", "grammars", "http", "model", "options", "protocol", "renderer", "runtime")
 HERE = Path(__file__).parent
+# What hypothesis draws anew with --hypothesis-profile=default may take as long as a busy machine makes it take, too.
+NEW = settings.get_profile("default")
+settings.register_profile("default", NEW, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
