@@ -14,7 +14,9 @@ _NAMES = {type(None): "null", bool: "boolean", int: "integer", float: "number", 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # templates print them so, models copy them
 _NESTED = {"object", "array", "null"}  # models write these as Python does, with single quotes
 _IMPLY = {"properties": "object", "additionalProperties": "object", "items": "array"}  # by words of a schema
-_LINE_ENDS = re.compile(r"\\.|[\r\n]", re.DOTALL)  # one behind a backslash is part of the literal
+_UNESCAPED = re.compile(r"\\.|[\r\n\0]", re.DOTALL)  # what no literal has; behind a backslash it is part of one
+_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,300})")  # longer ones are texts, not numbers
+_NUMBERS = {"integer", "number"}
 
 
 def encodable(text: str) -> bool:
@@ -123,7 +125,7 @@ def typed(text: str, wanted: frozenset[str]) -> str:
     try:
         value = parsed(stripped)
     except ValueError:
-        said = _in_python(stripped) if wanted <= _NESTED else None
+        said = _in_python(stripped) if wanted <= _NESTED else _integer(stripped, wanted)
         return f'"{quoted(text)}"' if said is None else said
     kind = _NAMES.get(type(value), "object")
     if "string" in wanted and not (kind != "string" and (kind in wanted or (kind == "integer" and "number" in wanted))):
@@ -131,29 +133,44 @@ def typed(text: str, wanted: frozenset[str]) -> str:
     return stripped
 
 
-def python_value(text: str) -> str:
-    """A Python literal as JSON text, also where lines end in a string. Words of JSON stand for themselves; what is
-    neither is a string.
+def _integer(text: str, wanted: frozenset[str]) -> str | None:
+    """One with zeros or a plus before it, which JSON does not know; None where it is none, or may be a string."""
+    if "string" in wanted or not wanted & _NUMBERS or (found := _INTEGER.fullmatch(text)) is None:
+        return None
+    return found[1].strip("+") + found[2]
+
+
+def python_value(text: str, wanted: frozenset[str] = frozenset()) -> str:
+    """A Python literal as JSON text, also where lines end or zeros stand in a string. Words of JSON stand for
+    themselves; what is neither is an integer with zeros before it, or else a string.
     """
     stripped = text.strip()
-    for literal in (stripped, _LINE_ENDS.sub(_escaped, stripped)):
+    for literal in (stripped, _UNESCAPED.sub(_escaped, stripped)):
         if (said := _in_python(literal)) is not None:
             return said
     try:
         parsed(stripped)
     except ValueError:
-        return f'"{quoted(stripped)}"'
+        return _integer(stripped, wanted or frozenset(_NUMBERS)) or f'"{quoted(stripped)}"'
     return stripped
 
 
 def _escaped(found: re.Match[str]) -> str:
-    return {"\n": r"\n", "\r": r"\r"}.get(found[0], found[0])
+    return {"\n": r"\n", "\r": r"\r", "\0": r"\x00"}.get(found[0], found[0])
+
+
+class _SetsAsLists(ast.NodeTransformer):
+    """JSON knows no sets, and a set's own order is another in each process."""
+
+    def visit_Set(self, node: ast.Set) -> ast.List:
+        self.generic_visit(node)
+        return ast.List(node.elts, ast.Load())
 
 
 def _in_python(text: str) -> str | None:
     """A Python literal as JSON text; None where it is none, or JSON cannot say it."""
     try:
-        value = ast.literal_eval(text)
+        value = ast.literal_eval(_SetsAsLists().visit(ast.parse(text.lstrip(" \t"), mode="eval")))
         said = mended(json.dumps(value, ensure_ascii=False) + " ")  # Infinity stands there for 1e999
         return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves of characters put together
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -25,7 +25,7 @@ class GemmaCalls(CallReader):
 
     def _call(self, marker: str) -> Steps[None]:
         yield from self._space()
-        yield from self._expect("call:")
+        yield from self._expect("call:", ":")  # models leave the word out
         name = yield from self._run_of(name_char)
         if not name or (yield from self._space()) != "{":
             raise Broken

@@ -300,7 +300,7 @@ JSON_FORMS: dict[str, JsonForm] = {
     "internlm": JsonForm(("<|action_start|>",), ("<|action_end|>",), head="<|plugin|>"),
     "phi4_mini_json": JsonForm(("functools[", "<|tool_call|>"), ("<|/tool_call|>",)),
     "xlam": JsonForm(
-        ("<tool_call>", "```json\n[", "```\n[", '{"tool_calls":'),
+        ("<tool_call>", "[TOOL_CALLS]", "```json\n[", "```\n[", '{"tool_calls":'),
         ("</tool_call>",),
         loose=("```json\n[", "```\n[", '{"tool_calls":'),
         bare="[",

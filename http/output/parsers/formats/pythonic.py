@@ -6,7 +6,7 @@ import json
 
 from ..base import Broken, Steps
 from ..calls import BLOCK, CallReader
-from ..values import python_value
+from ..values import python_value, types
 from .json_calls import name_char
 
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
@@ -23,6 +23,12 @@ class Pythonic(CallReader):
     def _call(self, marker: str) -> Steps[None]:
         yield from self._space()
         yield from self._expect("[")
+        if marker and (yield from self._space()) == "]":
+            self._take(1)
+            yield from self._space()
+            yield from self._expect(*self.closers)
+            self._held = []  # a list without a call says nothing
+            return
         while (yield from self._space()) != "]":
             yield from self._one()
             if (yield from self._space()) == ",":
@@ -43,7 +49,7 @@ class Pythonic(CallReader):
             self._arguments((", " if self._given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
             self._held = []
             value, end = yield from self._value()
-            self._arguments(python_value(value))
+            self._arguments(python_value(value, types(self._schemas.get(name, {}), key)))
             self._held = []
             key = (yield from self._key()) if end == "," else None
         if self._given:

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 from ..base import Broken, Sink, Steps
 from ..calls import CallReader
-from ..values import quoted, typed, types
+from ..values import encodable, parsed, quoted, typed, types
 from .json_calls import name_char
 
 QUOTES = "\"'"
 STRING = frozenset({"string"})
 ANYTHING = frozenset({"object", "array", "string"})  # what values without a type are: JSON, or else text
+WRAPPERS = ("arguments", "input")  # of all arguments
 JSON_TYPES = frozenset({"object", "array", "number", "integer", "boolean", "null"})
 
 
@@ -82,9 +83,10 @@ class Qwen3Coder(TaggedCalls):
     own_lines: ClassVar[bool] = True  # values stand on lines of their own
 
     def _call(self, marker: str) -> Steps[None]:
-        for head in self.heads[self.heads.index(marker) + 1 if marker in self.heads else 0 :]:
+        heads = self.heads[self.heads.index(marker) + 1 if marker in self.heads else 0 :]
+        while heads:  # models leave some out
             yield from self._space()
-            yield from self._expect(head)
+            heads = heads[heads.index((yield from self._expect(*heads))) + 1 :]
         self._open_object((yield from self._name()))
         if (yield from self._space()) == "{":
             yield from self._json(self._arguments)
@@ -203,7 +205,23 @@ class DeepSeekV32(MinimaxM2):
         return name.strip().strip(QUOTES)
 
     def _types(self, key: str) -> frozenset[str]:
-        return super()._types(key) if self._said is None else self._said
+        """Of those that the schema gives, those that the tag leaves; where it leaves none the schema is right."""
+        wanted = super()._types(key)
+        return wanted if self._said is None else (wanted & self._said) or wanted or self._said
+
+    def _argument(self, key: str, ends: tuple[str, ...]) -> Steps[str | None]:
+        """At times all arguments stand as one object in the first, under a name that the tool does not have."""
+        known = self._schema.get("properties")
+        if self._given or key not in WRAPPERS or not isinstance(known, Mapping) or not known or key in known:
+            return (yield from super()._argument(key, ends))
+        value: list[str] = []
+        following = yield from self._value(ends, value.append)
+        said = "".join(value)
+        if (inside := _object(said)) is not None and inside.keys() <= known.keys():
+            self._arguments(json.dumps(inside, ensure_ascii=False)[:-1] if inside else "")
+        else:
+            self._arguments(f"{{{json.dumps(key)}: {typed(said, self._types(key))}")
+        return following
 
 
 class KimiK3(DeepSeekV32):
@@ -262,6 +280,14 @@ class Glm45(TaggedCalls):
     def _types(self, key: str) -> frozenset[str]:
         known = self._schema.get("properties")
         return super()._types(key) or (ANYTHING if isinstance(known, Mapping) and key in known else frozenset())
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = parsed(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and encodable(text) else None
 
 
 def _dropped(text: str) -> None:

@@ -12,6 +12,7 @@ _GEMMA = [
         '<|tool_call> call:get_weather { city : <|"|>Oslo<|"|> , days : 3 } <tool_call|>',
         ("get_weather", {"city": "Oslo", "days": 3}),
     ),
+    one("no word", "gemma4", '<|tool_call>:get_weather{city:<|"|>Oslo<|"|>}<tool_call|>'),
     one("nothing asked", "gemma4", "So.<|tool_call>call:now{}<tool_call|>", NOW, content="So."),
     one(
         "values",
@@ -89,11 +90,40 @@ _DSML = [
         ("search", {"limit": 7, "query": "7"}),
     ),
     one(
-        "the tag goes before the schema",
+        "the tag chooses of the schema's types",
         "deepseek_v32",
-        f'<{_D}invoke name="search"><{_D}parameter name="limit" string="true">7</{_D}parameter>'
-        f'<{_D}parameter name="query" string="false">[7]</{_D}parameter></{_D}invoke>',
-        ("search", {"limit": "7", "query": [7]}),
+        f'<{_D}invoke name="search"><{_D}parameter name="note" string="true">null</{_D}parameter>'
+        f'<{_D}parameter name="limit" string="true">7</{_D}parameter>'
+        f'<{_D}parameter name="query" string="false">[7]</{_D}parameter>'
+        f'<{_D}parameter name="other" string="true">7</{_D}parameter></{_D}invoke>',
+        ("search", {"note": "null", "limit": 7, "query": "[7]", "other": "7"}),
+    ),
+    one(
+        "null by the tag",
+        "deepseek_v32",
+        f'<{_D}invoke name="search"><{_D}parameter name="note" string="false">null</{_D}parameter></{_D}invoke>',
+        ("search", {"note": None}),
+    ),
+    one(
+        "all arguments in one",
+        "deepseek_v32",
+        f'<{_D}invoke name="get_weather"><{_D}parameter name="arguments" string="false">{{"city": "Oslo"}}'
+        f'</{_D}parameter><{_D}parameter name="days" string="false">3</{_D}parameter></{_D}invoke>',
+        ("get_weather", {"city": "Oslo", "days": 3}),
+    ),
+    one(
+        "all arguments in one, and none",
+        "deepseek_v4",
+        f'<{_D}tool_calls><{_D}invoke name="get_weather"><{_D}parameter name="input" string="true">{{}}'
+        f"</{_D}parameter></{_D}invoke></{_D}tool_calls>",
+        ("get_weather", {}),
+    ),
+    one(
+        "an argument of that name",
+        "deepseek_v32",
+        f'<{_D}invoke name="get_weather"><{_D}parameter name="input" string="true">{{"place": "Oslo"}}'
+        f'</{_D}parameter><{_D}parameter name="city" string="true">x</{_D}parameter></{_D}invoke>',
+        ("get_weather", {"input": '{"place": "Oslo"}', "city": "x"}),
     ),
     one(
         "no JSON",
@@ -149,6 +179,13 @@ _STEP = [
         "a call outside the section",
         "step3",
         '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="now"></steptml:invoke><｜tool_call_end｜>',
+        NOW,
+    ),
+    one(
+        "no word before the name",
+        "step3",
+        '<｜tool_calls_begin｜><｜tool_call_begin｜><steptml:invoke name="now"></steptml:invoke><｜tool_call_end｜>'
+        "<｜tool_calls_end｜>",
         NOW,
     ),
     text("no function", "step3", "<｜tool_calls_begin｜><｜tool_call_begin｜>x<｜tool_sep｜>y<｜tool_call_end｜>"),
