@@ -74,11 +74,20 @@ class LogprobLists:
             name = self._name(one.text, one.id)
             names.append(name)
             values.append(max(one.logprob, LOWEST))
-            others = {self._name(text, token): max(value, LOWEST) for text, token, value in one.best}
-            own = {name: max(one.logprob, LOWEST)}
-            best.append(own | others | own)  # first, and its own where another has the same text
+            best.append(self._likeliest(name, one))
             offsets.append(self._pass(one.text, name))
         return {"tokens": names, "token_logprobs": values, "top_logprobs": best, "text_offset": offsets}
+
+    def _likeliest(self, own: str, one: TokenLogprobs) -> dict[str, float]:
+        """The token itself comes first. Others of the same text go by their ids: who asks whether a token is the
+        likeliest, as evaluations do, takes the largest number.
+        """
+        told = {own: max(one.logprob, LOWEST)}
+        for text, token, value in one.best:
+            if token != one.id:
+                name = self._name(text, token)
+                told[token_text(text, token, self._as_ids or name in told)] = max(value, LOWEST)
+        return told
 
     def _name(self, text: bytes, token: int) -> str:
         return token_text(text, token, self._as_ids)

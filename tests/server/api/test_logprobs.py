@@ -73,6 +73,18 @@ def test_a_prompt_alone_is_scored(client: httpx.Client) -> None:
         assert choice["text"] == text == "".join(choice["logprobs"]["tokens"])
 
 
+def test_tokens_of_one_text_are_told_apart(client: httpx.Client, reference: Reference) -> None:
+    """Half a character has the text of any other: lm-eval takes the likeliest by the largest number."""
+    prompts = [reference.tokenizer.encode("Österreich \U0001f600\U0001f601"), [*range(98, 226)]]
+    asked = {"model": "actorserve-demo", "prompt": prompts, "temperature": 0, "max_tokens": 1, "logprobs": 20}
+    body = client.post("/v1/completions", json=asked | {"echo": True, "seed": 1}).raise_for_status().json()
+    for choice, ids in zip(body["choices"], prompts, strict=True):
+        truth, told = torch.log_softmax(reference.logits(ids), -1).topk(20).values, choice["logprobs"]
+        assert len(told["tokens"]) == len(ids) + 1
+        for values, likely in zip(truth, told["top_logprobs"][1:], strict=True):
+            assert sorted(likely.values(), reverse=True)[:20] == pytest.approx(values.tolist(), abs=1e-4)
+
+
 def test_logprobs_of_chat(client: httpx.Client, reference: Reference) -> None:
     asked: dict[str, Any] = {"messages": HI, "logprobs": True, "top_logprobs": 4, "n": 2, "temperature": 1, "seed": 5}
     body = ask(client, **asked, return_token_ids=True)
