@@ -19,6 +19,7 @@ FORMATS = (
     "mxfp4-pack-quantized",
     "mxfp8-quantized",
 )
+IN_WEIGHTS = {"weight_input", "weight_output"}  # where a rotation is done once and for all
 MIXED = "mixed-precision"  # each group says its own
 
 Closeness = Callable[[str], int]  # with which a layer is meant, by its name; 0: it is not
@@ -30,8 +31,7 @@ def read_compressed_tensors(given: Values) -> StoredWeights:
     sparsity = given.object("sparsity_config")
     if sparsity is not None:
         one_of(sparsity, "format", ("dense",), "dense")
-    if given.object("transform_config") is not None:
-        raise given.wrong("transform_config", "nothing (weights that are rotated are not supported)")
+    _check_rotations(given)
     groups = given.object("config_groups")
     if groups is None and given.object("kv_cache_scheme") is not None:  # of keys and values alone
         return StoredWeights(name="compressed-tensors", of=lambda name: None, needless=KV_SCALES)
@@ -50,6 +50,23 @@ def read_compressed_tensors(given: Values) -> StoredWeights:
         return form if closeness(name) else None
 
     return StoredWeights(name="compressed-tensors", of=of, needless=KV_SCALES)
+
+
+def _check_rotations(given: Values) -> None:
+    """Those of weights are in them as they are stored; any other turns what goes into a layer or comes out of it."""
+    config = given.object("transform_config")
+    groups = None if config is None else config.object("config_groups")
+    if groups is None:
+        return
+    for name in groups.values:
+        scheme = groups.object(name)
+        applied = [] if scheme is None else scheme["apply"] or []
+        if scheme is None or not isinstance(applied, list) or not all(isinstance(one, dict) for one in applied):
+            raise given.wrong("transform_config", "for each of its groups an object with a list `apply`")
+        others = sorted({str(one.get("location")) for one in applied} - IN_WEIGHTS)
+        if others:
+            known = " and ".join(sorted(IN_WEIGHTS))
+            raise scheme.wrong("apply", f"a location of weights alone ({known}; not {others[0]})")
 
 
 def _closeness(given: Values, key: str) -> Closeness:

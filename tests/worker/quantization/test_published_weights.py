@@ -206,6 +206,19 @@ def quark_with(**weight: object) -> Values:
     return known | {"global_quant_config": layer | {"weight": layer["weight"] | weight}}
 
 
+def rotated(*locations: str) -> Values:
+    """What llm-compressor writes of a rotation, R1 of SpinQuant: of weights alone."""
+    applied = [{"location": one, "targets": ["re:.*o_proj$"], "inverse": False, "ignore": []} for one in locations]
+    return {"config_groups": {"R1": {"type": "hadamard", "head_dim": 128, "apply": applied}}}
+
+
+def test_rotations_that_are_in_the_weights_ask_for_nothing() -> None:
+    """Laguna XS.2 in FP8 was refused."""
+    for given in (rotated("weight_output", "weight_input"), {"config_groups": {}}):
+        values = FileValues("config.json", COMPRESSED | {"transform_config": given})
+        assert read_stored_weights(values).of("model.layers.0.mlp.up_proj") is not None
+
+
 def test_layers_of_quark_are_named_by_patterns() -> None:
     """The first that names a layer counts, then what is said of linears, then what is said of all."""
     four = FORMATS["quark_mxfp4"].config["global_quant_config"]
@@ -255,7 +268,9 @@ def test_a_group_that_names_a_layer_goes_before_one_of_all() -> None:
         (FORMATS["awq"].config | {"zero_point": 1}, "zero_point = 1; true or false"),
         (FORMATS["fp8"].config | {"weight_block_size": [128]}, "weight_block_size = [128]; a list of 2 numbers"),
         (COMPRESSED | {"format": "marlin-24"}, "format = 'marlin-24'; pack-quantized or"),
-        (COMPRESSED | {"transform_config": {"config_groups": {}}}, "weights that are rotated are not supported"),
+        (COMPRESSED | {"transform_config": rotated("weight_output", "input")}, "weight_output; not input"),
+        (COMPRESSED | {"transform_config": rotated("q_attn")}, "not q_attn"),
+        (COMPRESSED | {"transform_config": {"config_groups": {"R1": {"apply": "all"}}}}, "a list `apply`"),
         (COMPRESSED | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format = 'sparse-24-bitmask'; dense"),
         (COMPRESSED | {"ignore": "lm_head"}, "ignore = 'lm_head'; a list of texts"),
         (weights_with(num_bits=3), "num_bits = 3; 2 or 4 or 8"),
