@@ -44,7 +44,7 @@ from .model import AdaptedModel, describe
 from .probe import Traits, probe
 from .rotations import settle
 from .twin import shrink
-from .verify import Verdict, randomise, verify
+from .verify import Verdict, in_one_thread, randomise, verify
 
 log = logging.getLogger("worker")
 UNLIKE = "it does not do what a small model of it does"
@@ -91,6 +91,7 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
     return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method.computes_in is not None, lora)
 
 
+@in_one_thread()
 def describe_adapted(
     config: Config, info: ModelInfo, trial: Verifier | None = None
 ) -> tuple[Adapted, Traits, nn.Module]:
@@ -104,6 +105,7 @@ def describe_adapted(
     return found, traits, shell
 
 
+@in_one_thread()
 def try_model(config: Config, info: ModelInfo, trial: Verifier | None = None) -> Adapted:
     """How a model can be computed; ConfigError says why it cannot. `trial`: of a small one on another device."""
     check_adapted(config, info, on_gpu=trial is not None)

@@ -22,6 +22,7 @@ from .hooks import Unfit
 
 STATE = "state"  # RWKV's
 CACHES = ("past_key_values", "cache_params", "past_key_value", STATE)
+KEPT = "logits_to_keep"
 
 
 class _Answered(BaseException):
@@ -102,6 +103,8 @@ class Passes:
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._rows is None:
+            if isinstance(kwargs.get(KEPT), int):  # with a number Gemma 4's layers that share keys cut masks to size
+                kwargs[KEPT] = slice(None)
             self._answer = self._compute(*args, **kwargs)
             raise _Answered
         answer = copy.copy(self._answer)

@@ -67,7 +67,8 @@ SMALL = (
     | _same("sliding_window attention_chunk_size window_size sliding_window_size local_attention", WINDOW)
     | _same("attention_window_size rel_extent keep_window_size attention_window", WINDOW)
     | _same("num_experts num_local_experts n_routed_experts moe_num_experts zero_expert_num", EXPERTS)
-    | _same("num_experts_per_tok num_experts_per_token moe_topk moe_k n_group num_expert_group", 2)
+    | _same("num_experts_per_tok num_experts_per_token moe_topk moe_top_k moe_k top_k_experts", 2)
+    | _same("n_group num_expert_group", 2)
     | _same("n_shared_experts num_shared_experts moe_num_shared_experts first_k_dense_replace num_dense_layers", 1)
     | _same("topk_group", 1)
     | _same("max_position_embeddings n_positions n_ctx max_seq_len max_target_positions max_source_positions", TEXT)
@@ -139,8 +140,8 @@ def _shrink_sizes(fields: Fields, words: int, beside: Fields | None = None) -> N
             _shrink_sizes(value, words)
         elif isinstance(value, list) and value and all(map(_whole, value)) and name in LISTS_OF_HEADS:
             fields[name] = [min(one, HEADS if name != "num_key_value_heads" else HEADS // 2) for one in value]
-        elif isinstance(value, list) and name == "attention_window":
-            fields[name] = [min(one, WINDOW) for one in value]
+        elif isinstance(value, list) and value and all(map(_whole, value)) and name in SMALL:
+            fields[name] = [min(one, SMALL[name]) for one in value]
         elif isinstance(value, list) and name.endswith("token_id"):
             fields[name] = [min(one, words - 1) if _whole(one) else one for one in value]
         elif not _whole(value):

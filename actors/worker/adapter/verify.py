@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +42,17 @@ class Verdict(NamedTuple):
     reasons: dict[Tier, str]
     seconds: float
     improved: bool  # with parts of ours (improve.py)
+
+
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Of what is tiny: several spend their time on waiting for one another, minutes of it on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def randomise(model: nn.Module, seed: int = 0) -> None:

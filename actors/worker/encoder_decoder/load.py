@@ -28,7 +28,7 @@ from ..adapter.hollow import hollow
 from ..adapter.hooks import Unfit, register
 from ..adapter.improve import improve
 from ..adapter.twin import shrink
-from ..adapter.verify import randomise
+from ..adapter.verify import in_one_thread, randomise
 from ..memory import large_blocks_apart
 from ..models.weights import dtype_on_gpu
 from ..start.beside import moved
@@ -67,6 +67,7 @@ def load_encoder_decoder(config: Config, info: ModelInfo, device: torch.device) 
     return EncoderDecoder(passes, kv, found.verdict.way, dtype, method.computes_in is not None)
 
 
+@in_one_thread()
 def describe_encoder_decoder(config: Config, info: ModelInfo, device: torch.device = CPU) -> tuple[Tried, KVSpec, Any]:
     """The same without weights: how it is computed, what it keeps, and the model as a shell that has shapes only."""
     found = try_encoder_decoder(config, info, device)
@@ -74,6 +75,7 @@ def describe_encoder_decoder(config: Config, info: ModelInfo, device: torch.devi
     return found, describe(EncoderDecoderPasses(shell), found.verdict.way)[0], shell
 
 
+@in_one_thread()
 def try_encoder_decoder(config: Config, info: ModelInfo, device: torch.device) -> Tried:
     """How a model can be computed; ConfigError says why it cannot. What replaces parts of it is the CPU's."""
     transformers.utils.logging.disable_progress_bar()

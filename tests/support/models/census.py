@@ -79,15 +79,16 @@ def kinds() -> list[str]:
     return list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def write_tiny(name: str, folder: Path, **changes: Any) -> None:
-    """A checkpoint of this kind, with a tokenizer; `changes`: fields of the tiny config."""
+def write_tiny(name: str, folder: Path, published: dict[str, Any] | None = None, **changes: Any) -> None:
+    """A checkpoint of this kind, with a tokenizer; `published`: of a config.json, which are made small; `changes`:
+    fields of the tiny config."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from actorserve.actors.worker.adapter.twin import shrink
     from actorserve.actors.worker.adapter.verify import randomise
 
-    config = shrink(AutoConfig.for_model(name, **FIELDS.get(name, {})), VOCABULARY)
+    config = shrink(AutoConfig.for_model(name, **(published or FIELDS.get(name, {}))), VOCABULARY)
     if hasattr(config, "is_decoder"):
         config.is_decoder = True
     for field, value in changes.items():
@@ -185,11 +186,11 @@ def gap(folder: Path, ids: list[int], one: int, other: int) -> float:
     return float((logits[one] - logits[other]).abs() / logits.std())
 
 
-def examine(name: str, folder: Path, answer: int = ANSWER) -> Row:
-    """Make one kind, serve it, and compare."""
+def examine(name: str, folder: Path, answer: int = ANSWER, published: dict[str, Any] | None = None) -> Row:
+    """Make one kind, serve it, and compare; `published` as for `write_tiny`."""
     begun = time.process_time()
     try:
-        write_tiny(name, folder)
+        write_tiny(name, folder, published)
         wanted = expected(folder, answer)
     except Exception as error:
         return Row(name, "no model", _first(error), seconds=time.process_time() - begun)

@@ -260,9 +260,9 @@ def test_sizes_of_weights_and_memory(checkpoints: Checkpoints) -> None:
     assert known["weights_bytes"] == 4 * known["parameters"] and abs(known["weights_bytes"] - size) < 8192
 
 
-@pytest.mark.parametrize("name", ["hy_v4", "phimoe"])
+@pytest.mark.parametrize("name", ["hy_v4", "phimoe", "qwen3_next"])
 def test_layers_are_counted(name: str, tmp_path: Path) -> None:
-    """What is kept beside keys is none; routers that are linear may tell more than a product."""
+    """What is kept beside keys is none; routers that are linear may tell more than a product; states are no keys."""
     model = made(name)
     model.save_pretrained(tmp_path)
     config = config_for(tmp_path, **BY_TRANSFORMERS, skip_tokenizer_init=True)
