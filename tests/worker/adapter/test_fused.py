@@ -65,6 +65,15 @@ def test_what_is_fused(name: str, expected: tuple[int, int, int]) -> None:
     assert verified(made(name)) == expected
 
 
+def test_limits_of_large_numbers_are_kept() -> None:
+    """MLPs of DeepSeek V4 cut their gates at 10, which numbers of a small model never come to: they were dropped."""
+    model = made("deepseek_v4")
+    assert model.config.swiglu_limit == 10.0
+    improve(model, torch.float32)
+    fuse(model, torch.float32)
+    assert fused_parts(model)[1] == 0
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "expected"),
     [
@@ -73,6 +82,7 @@ def test_what_is_fused(name: str, expected: tuple[int, int, int]) -> None:
         ("granite", {"residual_multiplier": 1.0}, (2, 2, 2)),
         ("smollm3", {"no_rope_layers": [0, 1] * 18}, (4, 4, 4)),  # the first does not turn
         ("olmo", {"clip_qkv": 0.5}, (0, 2, 0)),
+        ("olmo", {"clip_qkv": 8.0}, (0, 2, 0)),  # as it is published: only large numbers are cut
         ("qwen2", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}}, (2, 2, 2)),
     ],
 )

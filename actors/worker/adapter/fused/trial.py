@@ -26,7 +26,7 @@ from ..improve import TOGETHER, JoinedProducts, LinearModule, NormModule, PartMo
 from ..passes import CACHES, Passes
 from ..probe import Recorder
 from .parts import FusedAttention, FusedMlp, rows_of
-from .whole import FAILURES, TOKENS, Given, near, replaced, take_layers, values
+from .whole import FAILURES, TOKENS, Given, near, replaced, take_layers, values, wide_values
 
 POSITIONS = 37  # where the tokens stand by which modules are tried
 
@@ -98,7 +98,7 @@ def _stand_in(module: Any, joined: JoinedProducts, inputs: list[Tensor]) -> Any:
 
 def _is_gated(module: Any, joined: JoinedProducts) -> bool:
     """Is it silu(gate) · up, and no more?"""
-    gate, up = (values(1, TOKENS, size) + index for index, size in enumerate(joined.sizes))
+    gate, up = (wide_values(1, TOKENS, size) + index for index, size in enumerate(joined.sizes))
     try:
         found = _stand_in(module, joined, [gate, up]).forward(values(1, TOKENS, 8))
     except FAILURES:
@@ -162,7 +162,7 @@ def _attention(
     if whole is None or whole.args:
         return None
     given = whole.kwargs
-    parts = [values(1, TOKENS, size) + index for index, size in enumerate(joined.sizes)]
+    parts = [wide_values(1, TOKENS, size) + index for index, size in enumerate(joined.sizes)]
     witness = _Witness()
     name = next((name for name in CACHES if name in given), None)
     if name is None:
