@@ -214,7 +214,8 @@ def rotated(*locations: str) -> Values:
 
 def test_rotations_that_are_in_the_weights_ask_for_nothing() -> None:
     """Laguna XS.2 in FP8 was refused."""
-    for given in (rotated("weight_output", "weight_input"), {"config_groups": {}}):
+    folded: list[Values] = [rotated("weight_output", "weight_input"), {"config_groups": {}}]
+    for given in folded:
         values = FileValues("config.json", COMPRESSED | {"transform_config": given})
         assert read_stored_weights(values).of("model.layers.0.mlp.up_proj") is not None
 
