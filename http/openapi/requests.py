@@ -23,6 +23,8 @@ from ..generation.fields.ranges import (
     MAX_BAD_WORD,
     MAX_BAD_WORDS,
     MAX_BIASES,
+    MAX_BREAKER,
+    MAX_BREAKERS,
     MAX_IDS,
     MAX_SALT,
     MAX_STOP_LENGTH,
@@ -133,6 +135,7 @@ def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
     limits |= {name: {"integer": {"minimum": -1 if words <= most else 0, "maximum": most}} for name in LOGPROBS}
     text = {"minLength": 1, "maxLength": MAX_STOP_LENGTH}
     word = {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD}
+    breaker = {"type": "string", "minLength": 1, "maxLength": MAX_BREAKER}
     biases = {
         "propertyNames": {"pattern": f"^{TOKEN.pattern}$"},
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
@@ -141,7 +144,8 @@ def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
     return limits | {
         "stop": {"string": text, "array": {"items": {"type": "string", **text}, "maxItems": MAX_STOPS}},
         "bad_words": {"array": {"items": word, "maxItems": MAX_BAD_WORDS}},
-        "cache_salt": {"string": {"minLength": 1, "maxLength": MAX_SALT}},
+        "dry_sequence_breakers": {"array": {"items": breaker, "maxItems": MAX_BREAKERS}},
+        "cache_salt": {"string": {"minLength": 1, "maxLength": MAX_SALT, "pattern": r"^[^\x00]*$"}},
         "logit_bias": {"object": biases},
         "model": {} if settings.adapters.enabled else {"string": {"enum": [*settings.all_served, ""]}},
     }

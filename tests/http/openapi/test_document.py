@@ -20,6 +20,14 @@ from actorserve.http.accounts import Accounts
 from actorserve.http.app import make_app
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode, decode_query
+from actorserve.http.generation.fields.ranges import (
+    MAX_BAD_WORD,
+    MAX_BAD_WORDS,
+    MAX_BREAKER,
+    MAX_BREAKERS,
+    MAX_IDS,
+    MAX_SALT,
+)
 from actorserve.http.generation.fields.sampling import check_fields
 from actorserve.http.generation.prompts import check_messages
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
@@ -140,6 +148,22 @@ def test_ranges_are_those_that_are_checked(name: str) -> None:
         assert allowed(kind, name, value) and not allowed(kind, name, value + step)
     if "exclusiveMinimum" in bound:
         assert not allowed(kind, name, 0) and allowed(kind, name, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "more"),
+    [
+        ("bad_words", ["a" * MAX_BAD_WORD] * MAX_BAD_WORDS, (["a" * (MAX_BAD_WORD + 1)], [""])),
+        ("dry_sequence_breakers", ["a" * MAX_BREAKER] * MAX_BREAKERS, (["a" * (MAX_BREAKER + 1)], [""])),
+        ("dry_sequence_breakers", [], (["a"] * (MAX_BREAKERS + 1),)),
+        ("cache_salt", "a\n" * (MAX_SALT // 2), ("a" * (MAX_SALT + 1), "", "\0", "a\0")),
+        ("stop_token_ids", [0] * MAX_IDS["stop_token_ids"], ([0] * (MAX_IDS["stop_token_ids"] + 1), [-1])),
+    ],
+)
+def test_lengths_are_those_that_are_checked(name: str, most: object, more: tuple[object, ...]) -> None:
+    for value in (most, *more):
+        body = {"prompt": "a", name: value}
+        assert validator("CompletionRequest").is_valid(body) == answered("CompletionRequest", body) == (value is most)
 
 
 def allowed(kind: str, name: str, value: float) -> bool:
