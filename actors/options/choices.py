@@ -87,6 +87,8 @@ ToolParser = Literal[
     "granite4",
     "granite_20b_fc",
     "mimo",
+    "hy_v3",
+    "minicpm5",
 ]
 ReasoningParser = Literal[
     "auto",
@@ -117,4 +119,5 @@ ReasoningParser = Literal[
     "olmo3",
     "nemotron_v3",
     "longcat",
+    "hy_v3",
 ]

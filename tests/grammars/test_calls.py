@@ -133,6 +133,13 @@ def test_a_call_or_an_answer(parser: str) -> None:
             "<｜tool_calls_end｜>",
         ),
         (
+            "hy_v3",
+            "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>town"
+            "</arg_key:opensource>\n<arg_value:opensource>Oslo</arg_value:opensource>\n</tool_call:opensource>\n"
+            "</tool_calls:opensource>",
+        ),
+        ("minicpm5", '<function name="weather"><param name="town">Oslo</param></function>'),
+        (
             "minimax_m2",
             '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="town">Oslo</parameter>\n</invoke>\n'
             "</minimax:tool_call>",

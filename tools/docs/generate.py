@@ -72,6 +72,8 @@ MODELS = {  # who writes in a format, by the parser's name
     "minimax_m2": "MiniMax M2",
     "minimax_m3": "MiniMax M3",
     "hunyuan_a13b": "Hunyuan A13B, 7B and smaller, with `<answer>`",
+    "hy_v3": "Hunyuan 3 (Hy3)",
+    "minicpm5": "MiniCPM 5",
     "jamba": "Jamba",
     "nemotron_json": "Nemotron Nano 2, Llama-Nemotron",
     "nemotron_v3": "Nemotron 3",

@@ -235,6 +235,28 @@ MARKUPS: dict[str, tuple[Markup, ...]] = {
     "apertus": (Markup("<|tools_prefix|>", _apertus, ", ", "<|tools_prefix|>[", "]<|tools_suffix|>"),),
     "gigachat3": (Markup("function call", _object("arguments", "function call"), "\n"),),
     **dict.fromkeys(("cohere_command3", "cohere_command4"), _COHERE),
+    "hy_v3": (
+        Markup(
+            "<tool_calls:opensource>",
+            _tagged(
+                "<tool_call:opensource>NAME<tool_sep:opensource>\n",
+                (
+                    "<arg_key:opensource>NAME</arg_key:opensource>\n<arg_value:opensource>",
+                    "</arg_value:opensource>\n",
+                ),
+                "</tool_call:opensource>\n",
+            ),
+            opens="<tool_calls:opensource>\n",
+            closes="</tool_calls:opensource>",
+        ),
+    ),
+    "minicpm5": (
+        Markup(
+            '<function name="',
+            _tagged('<function name="NAME">', ('<param name="NAME">', "</param>"), "</function>"),
+            "\n",
+        ),
+    ),
     "seed_oss": (
         Markup(
             "<seed:tool_call>",

@@ -21,10 +21,11 @@ from .formats.json_calls import (
     Mistral,
     NamedCall,
 )
+from .formats.keyed import Glm45, HunyuanV3
 from .formats.nested import MinimaxM3
 from .formats.pythonic import Pythonic, PythonLines, ToolCode
 from .formats.sections import DeepSeekV3, DeepSeekV31, KimiK2
-from .formats.tagged import DeepSeekV32, Glm45, KimiK3, MinimaxM2, Qwen3Coder, SeedOss, Step3
+from .formats.tagged import DeepSeekV32, KimiK3, MiniCPM5, MinimaxM2, Qwen3Coder, SeedOss, Step3
 from .reasoning import Chain, Plain, ThinkingReader, Unwrapped
 
 JSON_ARRAY = "json_array"  # where a grammar forces calls; no option
@@ -48,6 +49,8 @@ TOOL_PARSERS: dict[str, Callable[[Schemas], OutputParser]] = {
     HARMONY_TOOLS: Harmony,
     **dict.fromkeys(("deepseek_v32", "deepseek_v4"), DeepSeekV32),
     **dict.fromkeys(("glm45", "glm47"), Glm45),
+    "hy_v3": HunyuanV3,
+    "minicpm5": MiniCPM5,
     "kimi_k2": KimiK2,
     "kimi_k3": KimiK3,
     "seed_oss": SeedOss,
@@ -73,6 +76,7 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
     "nemotron_v3": _THINK,
     "ernie45": _THINK,
     "hunyuan_a13b": _THINK,
+    "hy_v3": ("<think:opensource>", "</think:opensource>"),
     "mistral": ("[THINK]", "[/THINK]"),
     "granite": ("Here is my thought process:", "Here is my response:"),
     "granite33": _THINK,
@@ -125,7 +129,7 @@ def plug(tools: Callable[[Schemas], OutputParser] | None, reasoning: Callable[[b
 def _between(name: str) -> Callable[[bool], OutputParser]:
     start, end = THINK_MARKERS[name]
     calls = "[TOOL_CALLS]" if name == "mistral" else None
-    special = name == "gemma4"
+    special = name in ("gemma4", "apertus")
     return lambda opened: ThinkingReader((start,), (end,), opened, several_before=calls, special=special)
 
 
@@ -175,6 +179,7 @@ CALL_BEGINS: dict[tuple[str, str], tuple[str, ...]] = {
     ("kimi_k2", "kimi_k2"): ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     ("gemma4", "gemma4"): ("<|tool_call>call:",),
     ("apertus", "apertus"): ("<|tools_prefix|>",),
+    ("hy_v3", "hy_v3"): ("<tool_calls:opensource>", "<tool_call:opensource>"),
     ("deepseek_v3", "deepseek_v31"): ("<｜tool▁calls▁begin｜>",),
     **{
         (reasoning, name): DeepSeekV32.starts
@@ -193,6 +198,8 @@ def _all(*signs: str) -> str:
 _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|channel\|>", HARMONY_TOOLS),
     (r"<seed:tool_call>", "seed_oss"),
+    (_all("<tool_sep", "<arg_key"), "hy_v3"),
+    (r"<function name=[\s\S]*<param name=", "minicpm5"),
     (r"<minimax:tool_call>", "minimax_m2"),
     (r"\]<\]minimax\[>\[", "minimax_m3"),
     (_all(r"<\|open\|>", r"<\|sep\|>"), "kimi_k3"),
@@ -247,6 +254,7 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|inner_prefix\|>", "apertus"),
     (r"<seed:think>", "seed_oss"),
     (r"<longcat_think>", "longcat"),
+    (r"<think(?:\{\}|:opensource)>", "hy_v3"),
     (r"<mm:think>", "minimax_m3"),
     (r"◁think▷", "kimi"),
     (_all("</think>", "<arg_key>"), "glm45"),

@@ -52,8 +52,18 @@ def string(raw: str) -> str | None:
 
 def types(schema: Mapping[str, Any], name: str) -> frozenset[str]:
     """The types that a schema of an object gives to one of its properties; empty where it says nothing."""
-    properties = schema.get("properties")
-    return kinds(properties.get(name), schema) if isinstance(properties, Mapping) else frozenset()
+    said = [kinds(one, schema) for one in properties(schema).get(name, ())]
+    return frozenset[str]().union(*said) if all(said) else frozenset()
+
+
+def properties(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What a schema of an object says of each of its properties: it, what it refers to, and its alternatives."""
+    found: dict[str, list[Any]] = {}
+    for one in _behind(schema, schema, lambda one: isinstance(one.get("properties"), Mapping)):
+        if isinstance(one, Mapping) and isinstance(own := one.get("properties"), Mapping):
+            for name, said in own.items():
+                found.setdefault(name, []).append(said)
+    return found
 
 
 def inner(schema: Any, root: Mapping[str, Any], name: str) -> Any:

@@ -59,6 +59,8 @@ PARSERS = (
         "minimax",
         "step3p5",
         "cohere_command_r",
+        "hy_v3",
+        "minicpm5",
     ),
 )
 OPTIONS: tuple[tuple[tuple[str, ...], ...], ...] = (  # at most one of each line

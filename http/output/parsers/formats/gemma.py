@@ -94,6 +94,8 @@ class GemmaCalls(CallReader):
                 yield from self._json(text.append)
                 return "".join(text)
         word = yield from self._run_of(lambda char: char not in _ENDS_WORD)
+        if word and (yield from self._is_quoted()):  # the model has forgotten the first quote
+            return f'"{quoted(word)}"'
         return _word(word.strip())
 
     def _object(self, depth: int) -> Steps[str]:

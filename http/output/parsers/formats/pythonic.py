@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 
 from ..base import Broken, Steps
-from ..calls import BLOCK, CallReader
+from ..calls import BLOCK
 from ..values import python_value, types
-from .json_calls import name_char
+from .json_calls import JsonCalls, name_char
 
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
 
 
-class Pythonic(CallReader):
-    """With <|python_start|> before it, or first in a line. An argument is given out when its value is whole."""
+class Pythonic(JsonCalls):
+    """With <|python_start|> before it, or first in a line. An argument is given out when its value is whole. Calls may
+    be JSON.
+    """
 
     starts: tuple[str, ...] = ("<|python_start|>", "<|tool_call_start|>")
     bare = "["
@@ -29,8 +31,8 @@ class Pythonic(CallReader):
             yield from self._expect(*self.closers)
             self._held = []  # a list without a call says nothing
             return
-        while (yield from self._space()) != "]":
-            yield from self._one()
+        while (first := (yield from self._space())) != "]":
+            yield from self._object() if first == "{" else self._one()
             if (yield from self._space()) == ",":
                 self._take(1)
             elif self._text[self._at] != "]":
@@ -48,7 +50,7 @@ class Pythonic(CallReader):
         while key is not None:
             self._arguments((", " if self._given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
             self._held = []
-            value, end = yield from self._value()
+            value, end = yield from self._literal()
             self._arguments(python_value(value, types(self._schemas.get(name, {}), key)))
             self._held = []
             key = (yield from self._key()) if end == "," else None
@@ -68,7 +70,7 @@ class Pythonic(CallReader):
         yield from self._expect("=")
         return key
 
-    def _value(self) -> Steps[tuple[str, str]]:
+    def _literal(self) -> Steps[tuple[str, str]]:
         """A literal's text, and the comma or bracket behind it, which is taken. What is held is the text so far."""
         taken: list[str] = []
         open_brackets: list[str] = []
@@ -82,11 +84,11 @@ class Pythonic(CallReader):
             if char in _CLOSES:
                 open_brackets.append(_CLOSES[char])
             elif char in "'\"":
-                yield from self._string(char, taken)
+                yield from self._quoted(char, taken)
             elif char in ")]}" and (not open_brackets or open_brackets.pop() != char):
                 raise Broken
 
-    def _string(self, quote: str, taken: list[str]) -> Steps[None]:
+    def _quoted(self, quote: str, taken: list[str]) -> Steps[None]:
         """The rest of a string, with three quotes or with one."""
         if (yield from self._char()) != quote:
             yield from self._until_quote(quote, taken)

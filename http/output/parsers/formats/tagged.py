@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 from ..base import Broken, Sink, Steps
 from ..calls import CallReader
-from ..values import encodable, parsed, quoted, typed, types
+from ..values import encodable, parsed, properties, quoted, typed, types
 from .json_calls import name_char
 
 QUOTES = "\"'"
 STRING = frozenset({"string"})
-ANYTHING = frozenset({"object", "array", "string"})  # what values without a type are: JSON, or else text
 WRAPPERS = ("arguments", "input")  # of all arguments
 JSON_TYPES = frozenset({"object", "array", "number", "integer", "boolean", "null"})
 
@@ -21,9 +20,12 @@ JSON_TYPES = frozenset({"object", "array", "number", "integer", "boolean", "null
 class TaggedCalls(CallReader):
     """Makes JSON of the arguments as they come. Strings are streamed, other values come when they are whole."""
 
+    _is_empty = False  # the tag with the function's name is its end, too
+
     def _open_object(self, name: str) -> None:
         self._begin(name)
         self._schema: Mapping[str, Any] = self._schemas.get(name, {})
+        self._known = properties(self._schema)
 
     def _name(self) -> Steps[str]:
         """A function's name, in quotes or not, up to the end of its tag."""
@@ -32,7 +34,7 @@ class TaggedCalls(CallReader):
         if not name:
             raise Broken
         yield from self._run_of(lambda char: char in QUOTES)
-        yield from self._expect(">")
+        self._is_empty = (yield from self._expect(">", "/>")) == "/>"
         return name
 
     def _argument(self, key: str, ends: tuple[str, ...]) -> Steps[str | None]:
@@ -88,9 +90,12 @@ class Qwen3Coder(TaggedCalls):
             yield from self._space()
             heads = heads[heads.index((yield from self._expect(*heads))) + 1 :]
         self._open_object((yield from self._name()))
+        if self._is_empty:
+            self._close_object()
+            return
         if (yield from self._space()) == "{":
             yield from self._json(self._arguments)
-            found = yield from self._until(self._tags(), _dropped)
+            found = yield from self._until(self._tags(), dropped)
             self._close()
         else:
             found = yield from self._tagged()
@@ -107,7 +112,7 @@ class Qwen3Coder(TaggedCalls):
         begin, end = self.parameter
         lines = ("\n" + end, "\n" + self.over) if self.own_lines else ()
         ends = (*lines, end, self.over, "\n" + begin)
-        while (found := (yield from self._until(self._tags(), _dropped))) == begin:
+        while (found := (yield from self._until(self._tags(), dropped))) == begin:
             first: list[str] = []
             yield from self._until((self.tag_end,), first.append)
             key: str | None = self._key("".join(first))
@@ -125,7 +130,6 @@ class Qwen3Coder(TaggedCalls):
         """Where the model has forgotten the end, the function's next argument ends it, or its own end. An end that
         nothing follows of what may is part of the value.
         """
-        known = self._schema.get("properties")
         while True:
             found = yield from self._until(ends, sink)
             if found != ends[-1]:
@@ -136,7 +140,7 @@ class Qwen3Coder(TaggedCalls):
             key: list[str] = []
             behind = yield from self._until((self.tag_end, "\n"), key.append)
             said = "".join(key)
-            if behind == self.tag_end and isinstance(known, Mapping) and (name := self._key(said)) in known:
+            if behind == self.tag_end and (name := self._key(said)) in self._known:
                 return name
             sink(f"{found}{said}{behind}")
 
@@ -211,8 +215,8 @@ class DeepSeekV32(MinimaxM2):
 
     def _argument(self, key: str, ends: tuple[str, ...]) -> Steps[str | None]:
         """At times all arguments stand as one object in the first, under a name that the tool does not have."""
-        known = self._schema.get("properties")
-        if self._given or key not in WRAPPERS or not isinstance(known, Mapping) or not known or key in known:
+        known = self._known
+        if self._given or key not in WRAPPERS or not known or key in known:
             return (yield from super()._argument(key, ends))
         value: list[str] = []
         following = yield from self._value(ends, value.append)
@@ -252,34 +256,22 @@ class KimiK3(DeepSeekV32):
         return attribute.strip().strip(QUOTES).replace("&quot;", '"').replace("&amp;", "&")
 
 
-class Glm45(TaggedCalls):
-    """<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>"""
+class MiniCPM5(Qwen3Coder):
+    """<function name="name"><param name="key">value</param></function>; a value may stand in <![CDATA[…]]>."""
 
-    starts = ("<tool_call>",)
-    closers = ("</tool_call>",)
+    starts = heads = ("<function name=",)
+    closers = ()
+    parameter = ("<param name=", "</param>")
+    own_lines = False
 
-    def _call(self, marker: str) -> Steps[None]:
-        yield from self._space()
-        name = yield from self._run_of(name_char)
-        yield from self._space()
-        found = yield from self._expect("<arg_key>", "</tool_call>")
-        if not name:
-            raise Broken
-        self._open_object(name)
-        while found == "<arg_key>":
-            key: list[str] = []
-            yield from self._until(("</arg_key>",), key.append)
-            found = yield from self._until(("<arg_value>", "</tool_call>", "<tool_call>"), _dropped)
-            if found == "<arg_value>":
-                yield from self._argument("".join(key).strip(), ("</arg_value>",))
-                found = yield from self._until(("<arg_key>", "</tool_call>", "<tool_call>"), _dropped)
-        self._close_object()
-        self._closers.clear()
-        self._begins_again(found)
-
-    def _types(self, key: str) -> frozenset[str]:
-        known = self._schema.get("properties")
-        return super()._types(key) or (ANYTHING if isinstance(known, Mapping) and key in known else frozenset())
+    def _value(self, ends: tuple[str, ...], sink: Sink) -> Steps[str | None]:
+        try:
+            yield from self._expect("<![CDATA[")
+        except Broken:
+            return (yield from super()._value(ends, sink))
+        yield from self._until(("]]>",), sink)
+        yield from self._until((self.parameter[1],), dropped)
+        return None
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -290,5 +282,5 @@ def _object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and encodable(text) else None
 
 
-def _dropped(text: str) -> None:
+def dropped(text: str) -> None:
     """Sink of what stands between tags: white space, if the model keeps to the format."""

@@ -39,6 +39,7 @@ _GEMMA = [
         "<|tool_call>call:get_weather{city: New York }<tool_call|>",
         ("get_weather", {"city": "New York"}),
     ),
+    one("forgotten quote", "gemma4", '<|tool_call>call:get_weather{city:Oslo<|"|>}<tool_call|>'),
     one("comma at the end", "gemma4", '<|tool_call>call:get_weather{,city:<|"|>Oslo<|"|>,}<tool_call|>'),
     one("no end", "gemma4", '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>} So.', content=" So."),
     one("end of a string in an answer", "gemma4", '<|"|> <|tool_call>call:now{}', NOW, content='<|"|> '),

@@ -46,6 +46,7 @@ _PYTHONIC = [
     one(
         "other markers", "pythonic", '<|tool_call_start|>[get_weather(city="Oslo")]<|tool_call_end|>So.', content="So."
     ),
+    one("JSON", "lfm2", '<|tool_call_start|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]<|tool_call_end|>'),
     one("behind a line", "pythonic", "I look.\n[now()]", NOW, content="I look.\n"),
     one("marked and unknown", "pythonic", "<|python_start|>[a.b(x=1)]<|python_end|>", ("a.b", {"x": 1})),
     text("unknown", "pythonic", "[what(x=1)] and [1, 2] and [now()]"),
@@ -206,12 +207,34 @@ _TAGGED = [
         "<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</parameter>\n</function>",
     ),
     one(
+        "a tag that ends itself",
+        "deepseek_v32",
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="now"/>\n</｜DSML｜tool_calls>',
+        NOW,
+    ),
+    one(
         "arguments as JSON",
         "deepseek_v32",
         '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="search">\n {"query": "x", "limit": 7}\n</｜DSML｜invoke>\n'
         "</｜DSML｜tool_calls>",
         ("search", {"query": "x", "limit": 7}),
     ),
+    one(
+        "marked",
+        "minicpm5",
+        '<function name="write_file"><param name="path">a</param><param name="content"><![CDATA[</param>\n</function>'
+        "]]></param></function>.",
+        ("write_file", {"path": "a", "content": "</param>\n</function>"}),
+        content=".",
+    ),
+    one(
+        "the tokenizer's tags",
+        "hy_v3",
+        "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n<arg_key:opensource>city"
+        "</arg_key:opensource>\n<arg_value:opensource>Oslo</arg_value:opensource>\n</tool_call:opensource>\n"
+        "</tool_calls:opensource>",
+    ),
+    one("no name behind", "hy_v3", "<tool_call>now</tool_call>", NOW),
     one("two functions in one", "qwen3_coder", "<tool_call><function=now></function></tool_call>", NOW),
     text("no function", "qwen3_coder", "<tool_call>now()</tool_call> <function = x> <function=>"),
     Sample(

@@ -148,6 +148,29 @@ def _seed_oss(scene: Scene) -> str:
     return scene.before + "\n".join(one(*call) for call in scene.calls) + scene.after
 
 
+def _hy_v3(scene: Scene) -> str:
+    def one(name: str, value: dict[str, Any]) -> str:
+        given = "".join(
+            f"<arg_key>{key}</arg_key>\n<arg_value>{_plain(one)}</arg_value>\n" for key, one in value.items()
+        )
+        return f"<tool_call>{name}<tool_sep>\n{given}</tool_call>\n"
+
+    calls = "".join(one(*call) for call in scene.calls)
+    return f"{scene.before}<tool_calls>\n{calls}</tool_calls>{scene.after}"
+
+
+def _minicpm5(scene: Scene) -> str:
+    def said(value: Any) -> str:
+        text = _plain(value)
+        return f"<![CDATA[{text}]]>" if isinstance(value, str) and any(char in text for char in "<&\n") else text
+
+    def one(name: str, value: dict[str, Any]) -> str:
+        given = "".join(f'<param name="{key}">{said(one)}</param>' for key, one in value.items())
+        return f'<function name="{name}">{given}</function>'
+
+    return scene.before + "\n".join(one(*call) for call in scene.calls) + scene.after
+
+
 def _minimax_m2(scene: Scene) -> str:
     def one(name: str, value: dict[str, Any]) -> str:
         given = "".join(f'<parameter name="{key}">{_plain(one)}</parameter>\n' for key, one in value.items())
@@ -316,6 +339,8 @@ WRITERS: dict[str, Write] = {
     "qwen3_coder": _qwen3_coder,
     "seed_oss": _seed_oss,
     "minimax_m2": _minimax_m2,
+    "hy_v3": _hy_v3,
+    "minicpm5": _minicpm5,
     "glm45": _glm45,
     "llama3_json": _llama3_json,
     "pythonic": _pythonic,
@@ -342,7 +367,15 @@ WRITERS: dict[str, Write] = {
     "gigachat3": lambda scene: _each(scene, "function call<|role_sep|>\n", ""),
     "json_array": lambda scene: _objects(scene, "parameters"),
 }
-TAGGED = ("qwen3_coder", "seed_oss", "minimax_m2", "glm45", "step3")  # their values are plain texts
+TAGGED = (
+    "qwen3_coder",
+    "seed_oss",
+    "minimax_m2",
+    "glm45",
+    "step3",
+    "hy_v3",
+    "minicpm5",
+)  # their values are plain texts
 _OLD_MISTRAL: Write = lambda scene: f"{scene.before}[TOOL_CALLS]{_objects(scene)}{scene.after}"  # noqa: E731
 
 

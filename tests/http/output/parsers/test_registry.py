@@ -89,6 +89,10 @@ TEMPLATES = {
     "olmo3 qwen3": "{{ '<function_calls>' + m.function_calls + '</function_calls>' }}<|im_start|>assistant\n<think>",
     "functionary": "{{ '>>>all\n' + m.content }}{{ '>>>' + f.name + '\n' + f.arguments }}{% if add %}>>>{% endif %}",
     "functionary ": '<function=example_function_name>{"example_name": "example_value"}</function><|python_tag|>',
+    "hy_v3 hy_v3": "{% set begin = '<tool_call{}>'.format(':x') %}{% set sep = '<tool_sep{}>'.format(':x') %}\n"
+    "{% set think = '<think{}>'.format(':x') %}{% set key = '<arg_key{}>'.format(':x') %}",
+    "minicpm5 qwen3": '<function name="f"><param name="key">value</param></function>{{ c.split("<tool_sep>") }}'
+    "{{ c.split('</think>')[-1] }}",
     "internlm": "{{ '<|action_start|><|plugin|>\n' }}{{ f.name }}<|action_end|>",
     "granite_20b_fc": "{{ '<function_call> ' + c | tojson }}",
     "longcat longcat": "<longcat_tool_call>{{ c }}</longcat_tool_call><longcat_think>{{ r }}</longcat_think>",
@@ -108,7 +112,7 @@ def test_names_that_users_know() -> None:
         granite seed_oss minimax_m2 minimax_m3 llama4_json llama4_pythonic hunyuan_a13b jamba nemotron_json longcat
         kimi_k3 gemma4 functiongemma gemma3 lfm2 cohere_command3 cohere_command4 phi4_mini_json xlam deepseek_v32
         deepseek_v4 step3 step3p5 ernie45 olmo3 functionary internlm minimax glm47 granite4 granite_20b_fc mimo
-        apertus gigachat3 cohere_command_r"""
+        apertus gigachat3 cohere_command_r hy_v3 minicpm5"""
     assert {*names.split(), JSON_ARRAY} == TOOL_PARSERS.keys()
     assert {*get_args(ToolParser)} == TOOL_PARSERS.keys() - {JSON_ARRAY} | {"auto", "none"}
     assert {*get_args(ReasoningParser)} == REASONING_PARSERS.keys() | {"auto", "none"}

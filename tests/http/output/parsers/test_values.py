@@ -61,6 +61,14 @@ def test_types_of_a_schema(name: str, wanted: set[str]) -> None:
     assert types({}, name) == types({"properties": 5}, name) == frozenset()
 
 
+@pytest.mark.parametrize("schema", [{"$ref": "#/$defs/All"}, {"allOf": [{"$ref": "#/$defs/All"}]}])
+def test_types_where_the_properties_are_elsewhere(schema: dict[str, Any]) -> None:
+    """As of a union of models that the tool takes as a whole."""
+    one, other = {"properties": {"a": {"type": "integer"}}}, {"properties": {"a": {"type": "string"}, "b": {}}}
+    schema = {**schema, "$defs": {"All": {"type": "object", "oneOf": [{"$ref": "#/$defs/One"}, other]}, "One": one}}
+    assert types(schema, "a") == {"integer", "string"} and types(schema, "b") == types(schema, "c") == set()
+
+
 OPTIONAL: dict[str, Any] = {
     "properties": {
         "place": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},

@@ -18,7 +18,7 @@ def _of(name: str) -> list[Sample]:
     start, end = THINK_MARKERS[name]
     thought = f"One < two,\n\n{start[:-1]} {end[:3]}{{}}"
     unopened = "".join((thought, end, "So."))
-    stray = "" if name == "gemma4" else end  # it is a special token, which no answer says
+    stray = "" if name in ("gemma4", "apertus") else end  # it is a special token, which no answer says
 
     def sample(label: str, text: str, thought: str = thought, content: str = "So.", opened: bool = False) -> Sample:
         return Sample(label, text, reasoning=name, opened=opened, thought=thought, content=content)
