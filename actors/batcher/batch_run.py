@@ -7,18 +7,17 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..files.batches import Batch, BatchStore, LineError, NoInput
-from ..files.folder import CONTENT
+from ..files.batches import ERRORS, OUTPUT, Batch, BatchStore, LineError, NoInput
 from ..files.lines import Request, answer_line, decode_request
 from ..files.threads import on_disk
 from .memory import LineMemory
+from .message_results import message_result
 from .output import Output
-from .results import ERRORS, OUTPUT, publish_lines
+from .results import publish_lines
 from .validation import check_lines, lines_of, too_long
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ EXPIRED = {
     "code": "batch_expired",
     "message": "This request could not be executed before the completion window expired.",
 }
+CANCELLED = {"code": "batch_cancelled", "message": "The batch was cancelled before this request was asked."}
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class BatchRun:
         self._memory = limits.memory.share()
         self._counts = dict[str, int]()  # of what was answered, once that is over
         self._saving = asyncio.Lock()
+        self._adding = asyncio.Lock()
         self._cancelled = asyncio.Event()
         self._changed = asyncio.Event()
         self._lines = set[asyncio.Task[None]]()
@@ -95,32 +96,37 @@ class BatchRun:
     # --- its lines -----------------------------------------------------------------------------------------------
 
     async def _validate(self) -> None:
+        begun: dict[str, Any] = {"status": "in_progress", "in_progress_at": _now(), "longest": self._longest}
+        if self.request.is_anthropics:  # its lines were looked at as they came
+            return await self._save(total=self.request.total, **begun)
         if self._cancelled.is_set():
             return await self._save(status="cancelled", outcome="cancelled", ended_at=_now())
-        found = await check_lines(self._input, self.request.endpoint, self._longest)
+        found = await check_lines(self._store.input(self.request), self.request.endpoint, self._longest)
         if found.errors:
             return await self._save(status="failed", outcome="failed", errors=found.errors, ended_at=_now())
-        lines = {"longest": self._longest, "total": found.total, "model": found.model}
-        return await self._save(status="in_progress", in_progress_at=_now(), **lines)
-
-    @property
-    def _input(self) -> Path:
-        return self._store.folder.files / self.request.input_file_id / CONTENT
+        return await self._save(total=found.total, model=found.model, **begun)
 
     async def _answer(self) -> None:
-        output = Output(self._store.place(self.request.id))
+        form = message_result if self.request.is_anthropics else dict
+        output = await on_disk(Output, self._store.answers(self.request.id), form)
         try:
-            await output.take_over()
-            await self._save(**_counts(output))  # on a disk that is full nothing is asked in vain
+            await on_disk(output.take_over)
+            await self._save(**output.counts)  # on a disk that is full nothing is asked in vain
             outcome = await self._ask(output)
-            if outcome == "expired":
+            if (error := self._told_of_unasked(outcome)) is not None:
                 async for _, line, _ in self._unanswered(output):
-                    self._add(output, answer_line(line.custom_id, None, EXPIRED))
+                    await self._add(output, answer_line(line.custom_id, None, error))
             await on_disk(output.sync)
-            await self._save(status="finalizing", outcome=outcome, finalizing_at=_now(), **_counts(output))
+            await self._save(status="finalizing", outcome=outcome, finalizing_at=_now(), **output.counts)
         finally:
-            self._counts = _counts(output)
-            output.close()
+            self._counts = output.counts
+            await on_disk(output.close)
+
+    def _told_of_unasked(self, outcome: str) -> dict[str, str] | None:
+        """Anthropic's clients read of each line what became of it, OpenAI's of those that have expired."""
+        if outcome == "expired":
+            return EXPIRED
+        return CANCELLED if outcome == "cancelled" and self.request.is_anthropics else None
 
     async def _ask(self, output: Output) -> str:
         """All that have no answer, as long as there is time; how it ends."""
@@ -138,7 +144,8 @@ class BatchRun:
             return "expired"
         finally:
             await _ended(telling, feeding, *self._lines)
-        return "cancelled" if self._cancelled.is_set() and len(output.done) < self.state.total else "completed"
+        is_left = len(output.done) < self.state.total or output.counts["cancelled"]
+        return "cancelled" if self._cancelled.is_set() and is_left else "completed"
 
     async def _until_fed(self, feeding: asyncio.Task[None]) -> None:
         """All lines have begun, or no more are to."""
@@ -191,46 +198,46 @@ class BatchRun:
         """With their numbers and bytes. A line that is too long by now, which it was not for the server that looked at
         it, is answered here.
         """
-        async for number, line in lines_of(self._input, self.state.longest or self._longest):
+        async for number, line in lines_of(self._store.input(self.request), self.state.longest or self._longest):
             request = decode_request(line)
             if request.custom_id in output.done:
                 continue
             if len(line) > self._longest:
-                self._add(
-                    output,
-                    answer_line(request.custom_id, None, {"code": "line_too_long", "message": too_long(self._longest)}),
-                )
+                error = {"code": "line_too_long", "message": too_long(self._longest)}
+                await self._add(output, answer_line(request.custom_id, None, error))
             else:
                 yield number, request, len(line)
 
     async def _ask_one(self, output: Output, number: int, line: Request) -> None:
-        self._add(output, await self._asker.ask(self.request, number, line))
+        await self._add(output, await self._asker.ask(self.request, number, line))
 
-    def _add(self, output: Output, answer: dict[str, Any]) -> None:
-        failed = output.failed
-        output.add(answer)
-        self._counted(output.failed > failed)
-        self._changed.set()
+    async def _add(self, output: Output, answer: dict[str, Any]) -> None:
+        async with self._adding:
+            many, failed = len(output.done), output.failed
+            try:
+                await on_disk(output.add, answer)
+            finally:  # it stands there also where nobody waits for it any more
+                if len(output.done) > many:
+                    self._counted(output.failed > failed)
+                    self._changed.set()
 
     async def _tell(self, output: Output) -> None:
         """Clients see how far it is."""
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._save(**_counts(output))
+            await self._save(**output.counts)
             await asyncio.sleep(TELL_S)
 
     # --- its end -------------------------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
         """By the outcome that is stored; what of it was done is done once more, to the same end."""
+        ended: dict[str, Any] = {"status": self.state.outcome, "ended_at": _now()}
+        if self.request.is_anthropics:  # its lines stay where they are
+            return await self._save(**ended)
         files = [await on_disk(publish_lines, self._store.folder, self.request, name) for name in (OUTPUT, ERRORS)]
-        outcome = self.state.outcome
-        await self._save(status=outcome, ended_at=_now(), output_file_id=files[0], error_file_id=files[1])
-
-
-def _counts(output: Output) -> dict[str, int]:
-    return {"completed": output.completed, "failed": output.failed}
+        return await self._save(output_file_id=files[0], error_file_id=files[1], **ended)
 
 
 def _now() -> int:

@@ -1,53 +1,65 @@
-"""The two files in which the answers of a batch stand: those with 200, and all others."""
+"""The two files in which the answers of a batch stand: those with 200, and all others.
+
+All of it waits for the disk, and is done beside the event loop, one call at a time.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..files.line_file import LineFile
-from ..files.lines import answered
+from ..files.lines import Answered, decode_answer
 from ..protocol.wire import UNREADABLE
-from .results import ERRORS, OUTPUT
-from .turns import Turns
 
-OK = 200
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Output:
     """`done` has the custom_ids that are answered; `add` adds one."""
 
-    def __init__(self, place: Path) -> None:
-        """A torn line of a predecessor is cut off by `take_over`."""
-        self._files = [LineFile(os.open(place / name, FLAGS, 0o600)) for name in (OUTPUT, ERRORS)]
+    def __init__(self, places: list[Path], form: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """A torn line of a predecessor is cut off by `take_over`. `form`: as its clients read a line."""
+        self._files = [LineFile(os.open(place, FLAGS, 0o600)) for place in places]
+        self._form = form
         self.done: set[str] = set()
         self.completed = self.failed = 0
+        self._unasked = Counter[str]()  # of those that failed
 
-    async def take_over(self) -> None:
+    def take_over(self) -> None:
         """What a predecessor has written. Behind what is no answer, which a machine that stopped may leave, is none."""
-        turns = Turns()
         for file, is_error in zip(self._files, (False, True), strict=True):
             for _, line in file.lines():
-                if (name := _name_in(line)) is None:
+                if (found := _read(line)) is None:
                     break
-                self._count(name, is_error)
-                await turns.took(line)
+                self._count(found, is_error)
             file.cut()
 
     def add(self, answer: dict[str, Any]) -> None:
         """Whole, or not at all: OSError where the disk is full, or the like."""
-        is_error = answer["response"] is None or answer["response"]["status_code"] != OK
-        self._files[is_error].append(msgspec.json.encode(answer))
-        self._count(answer["custom_id"], is_error)
+        is_error = answer["response"] is None or answer["response"]["status_code"] != HTTPStatus.OK
+        line = msgspec.json.encode(self._form(answer))
+        self._files[is_error].append(line)
+        self._count(decode_answer(line), is_error)
 
-    def _count(self, name: str, is_error: bool) -> None:
-        self.done.add(name)
+    def _count(self, answer: Answered, is_error: bool) -> None:
+        self.done.add(answer.custom_id)
         self.failed += is_error
         self.completed += not is_error
+        if is_error and answer.why_unasked:
+            self._unasked[answer.why_unasked] += 1
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """As a batch's state has them."""
+        unasked = {name: self._unasked[name] for name in ("expired", "cancelled")}
+        return {"completed": self.completed, "failed": self.failed, **unasked}
 
     def sync(self) -> None:
         """All of it is on the disk."""
@@ -59,8 +71,8 @@ class Output:
             file.close()
 
 
-def _name_in(line: bytes) -> str | None:
+def _read(line: bytes) -> Answered | None:
     try:
-        return answered(line) if line.endswith(b"\n") else None
+        return decode_answer(line) if line.endswith(b"\n") else None
     except UNREADABLE:
         return None

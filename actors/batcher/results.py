@@ -18,7 +18,6 @@ from ..files.batches import BatchRequest
 from ..files.folder import CONTENT, META, Folder, publish, write_synced
 from ..files.store import StoredFile
 
-OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
 PURPOSE = "batch_output"
 
 

@@ -13,9 +13,11 @@ import msgspec
 
 from ..files.batches import LineError, NoInput
 from ..files.lines import Request, decode_request
+from ..files.threads import on_disk
 from ..protocol.wire import UNREADABLE
-from .turns import Turns
 
+TURN = 4 << 20  # bytes of lines that are read at once, and gone through before others have their turn in the loop
+LEAST = 20 << 10  # that a line counts as, however short
 MOST_LINES = 1_000_000
 MOST_ERRORS = 100  # that are told
 LONGEST_NAME = 512  # characters of a custom_id
@@ -25,17 +27,37 @@ FIELD = re.compile(r"field `(\w+)`|`\$\.(\w+)")
 
 
 async def lines_of(path: Path, longest: int) -> AsyncIterator[tuple[int, bytes]]:
-    """Those that are not empty, with their numbers; of a longer one its beginning alone. NoInput without the file."""
-    number, turns = 0, Turns()
-    with _opened(path) as file:
-        while line := file.readline(longest + 1):
-            number += 1
-            if line.strip():
-                yield number, line
-            await turns.took(line)
-            while len(line) > longest and not line.endswith(b"\n"):
-                line = file.readline(longest + 1)
-                await turns.took(line)
+    """Those that are not empty, with their numbers; of a longer one its beginning alone. NoInput without the file.
+
+    They are read beside the loop, which goes on where a disk is slow, or is in a network and hangs.
+    """
+    with await on_disk(_opened, path) as file:
+        lines = _Lines(file, longest)
+        while (found := await on_disk(lines.read)) is not None:
+            for one in found:
+                yield one
+
+
+class _Lines:
+    """A file's."""
+
+    def __init__(self, file: BufferedReader, longest: int) -> None:
+        self._file, self._longest = file, longest
+        self._number = 0
+        self._within = False  # one that is too long, whose beginning was read
+
+    def read(self) -> list[tuple[int, bytes]] | None:
+        """Some more; None at the end."""
+        found, size = list[tuple[int, bytes]](), 0
+        while size < TURN:
+            if not (line := self._file.readline(self._longest + 1)):
+                return found or None
+            size += max(len(line), LEAST)
+            self._number += not self._within
+            if not self._within and line.strip():
+                found.append((self._number, line))
+            self._within = len(line) > self._longest and not line.endswith(b"\n")
+        return found
 
 
 def _opened(path: Path) -> BufferedReader:

@@ -1,4 +1,8 @@
-"""Batches in the folder of --files-dir: what was asked, how far each is, and whether it is to be cancelled."""
+"""Batches in the folder of --files-dir: what was asked, how far each is, and whether it is to be cancelled.
+
+There are two kinds, which the beginnings of their ids tell apart: OpenAI's, whose lines stand in a file of its owner,
+and Anthropic's, which brings its lines along and keeps what comes of them. Neither is found by the other's clients.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ from ..protocol.wire import UNREADABLE
 from .folder import CONTENT, Folder, publish, write_synced
 from .owner import Owner
 
-BATCH_ID = re.compile(r"batch_[0-9a-f]{24}")
+OPENAI, ANTHROPIC = "batch_", "msgbatch_"
+BATCH_ID = re.compile(f"({OPENAI}|{ANTHROPIC})[0-9a-f]{{24}}")
 REQUEST, STATE, CANCEL = "request.json", "state.json", "cancel"
+OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
@@ -22,7 +28,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     endpoint: str
-    input_file_id: str
+    input_file_id: str  # empty: its lines are in the batch's own folder
     completion_window: str
     created_at: int  # Unix seconds
     expires_at: int
@@ -31,6 +37,12 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] | None = None
     output_expires_s: int | None = None  # after which its results are removed
     digest: str = ""  # of the request's body, by which one that is sent again is known
+    total: int = 0  # lines, where they were looked at as they came
+
+    @property
+    def is_anthropics(self) -> bool:
+        """Is it one of message batches?"""
+        return self.id.startswith(ANTHROPIC)
 
 
 class LineError(msgspec.Struct, frozen=True):
@@ -50,7 +62,9 @@ class BatchState(msgspec.Struct, frozen=True, kw_only=True):
     longest: int = 0  # bytes that a line may have, as its lines were looked at
     total: int = 0  # lines
     completed: int = 0
-    failed: int = 0
+    failed: int = 0  # those of the next two among them
+    expired: int = 0
+    cancelled: int = 0
     model: str | None = None
     in_progress_at: int | None = None
     finalizing_at: int | None = None
@@ -97,7 +111,7 @@ class BatchStore:
         place = self.place(request.id)
         with self.folder.locked():
             if place.exists():
-                return _read(place)
+                return read_batch(place)
             if not (self.folder.files / request.input_file_id / CONTENT).exists():
                 raise NoInput
             made = self.folder.new(request.id)
@@ -105,24 +119,28 @@ class BatchStore:
             publish(made, place)
         return Batch(request, BatchState())
 
-    def find(self, batch_id: str, owner: Owner) -> Batch | None:
-        """None if it is not there, or another's."""
-        found = self.get(batch_id)
+    def find(self, batch_id: str, owner: Owner, kind: str = OPENAI) -> Batch | None:
+        """None if it is not there, or another's, or of the other kind."""
+        found = self.get(batch_id) if batch_id.startswith(kind) else None
         return found if found is not None and found.request.owner.client == owner.client else None
+
+    def all_of(self, owner: Owner, kind: str = OPENAI) -> list[Batch]:
+        """His, the oldest first."""
+        return [one for one in self.all(kind) if one.request.owner.client == owner.client]
 
     def get(self, batch_id: str) -> Batch | None:
         """The same, whosever it is; and None if it cannot be read."""
         if not BATCH_ID.fullmatch(batch_id):
             return None
         try:
-            return _read(self.place(batch_id))
+            return read_batch(self.place(batch_id))
         except (FileNotFoundError, NotADirectoryError, *UNREADABLE):
             return None
 
-    def all(self) -> list[Batch]:
-        """The oldest first."""
+    def all(self, kind: str = "") -> list[Batch]:
+        """The oldest first; of all kinds, if none is named."""
         names = os.listdir(self.folder.batches) if self.folder.batches.exists() else []
-        found = (self.get(name) for name in names)
+        found = (self.get(name) for name in names if name.startswith(kind))
         return sorted((one for one in found if one is not None), key=lambda one: (one.request.order, one.id))
 
     def cancel(self, batch_id: str) -> Batch:
@@ -130,7 +148,13 @@ class BatchStore:
         place = self.place(batch_id)
         if not (place / CANCEL).exists():  # it tells since when
             (place / CANCEL).touch(0o600)
-        return _read(place)
+        return read_batch(place)
+
+    def delete(self, batch_id: str) -> None:
+        """One that was found, and has ended."""
+        with self.folder.locked():
+            if (place := self.place(batch_id)).exists():  # another was quicker
+                self.folder.remove(place)
 
     def reader_of(self, file_id: str) -> str | None:
         """The id of a batch that has not ended and reads this file."""
@@ -140,6 +164,15 @@ class BatchStore:
     def place(self, batch_id: str) -> Path:
         """Where all of it stands."""
         return self.folder.batches / batch_id
+
+    def answers(self, batch_id: str) -> list[Path]:
+        """Where its lines are answered; of Anthropic's for good."""
+        return [self.place(batch_id) / name for name in (OUTPUT, ERRORS)]
+
+    def input(self, request: BatchRequest) -> Path:
+        """Its lines."""
+        place = self.folder.files / request.input_file_id if request.input_file_id else self.place(request.id)
+        return place / CONTENT
 
     # --- the batcher's -------------------------------------------------------------------------------------------
 
@@ -152,7 +185,8 @@ class BatchStore:
         return (self.place(batch_id) / CANCEL).exists()
 
 
-def _read(place: Path) -> Batch:
+def read_batch(place: Path) -> Batch:
+    """The one that stands there."""
     request = msgspec.json.decode((place / REQUEST).read_bytes(), type=BatchRequest)
     try:
         state = msgspec.json.decode((place / STATE).read_bytes(), type=BatchState)

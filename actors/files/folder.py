@@ -10,11 +10,13 @@
     batches/ID/state.json     how far it is
     batches/ID/output.jsonl   an answer a line, of lines that were answered with 200
     batches/ID/errors.jsonl   the same of all others
+    batches/ID/content        the lines of one of Anthropic's batches, in OpenAI's form
 
-Frontends write all of files/ID and request.json, which are there whole or not at all: they are made in tmp, brought to
-the disk (fsync), and renamed. They make the empty file cancel, and remove files/ID by renaming it to tmp. The batcher
-alone writes the rest: state.json anew each time (it is renamed over the one before), the lines at the end of the two
-others. At a batch's end it makes files/ID of these, as results.py says.
+Frontends write all of files/ID, request.json, and content beside it, which are there whole or not at all: they are made
+in tmp, brought to the disk (fsync), and renamed. They make the empty file cancel, and remove files/ID, and one of
+Anthropic's batches that has ended, by renaming it to tmp. The batcher alone writes the rest: state.json anew each time
+(it is renamed over the one before), the lines at the end of the two others. At a batch's end it makes files/ID of
+these, as results.py says; of Anthropic's batches they are read where they are, once state.json says that it has ended.
 
 A frontend's death leaves something in tmp, which the batcher removes once nobody holds it; its client's request is
 read again by its successor, which makes the same id of it. What a death of the batcher leaves:

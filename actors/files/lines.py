@@ -31,16 +31,38 @@ class Request(msgspec.Struct, kw_only=True):
 decode_request = msgspec.json.Decoder(Request).decode
 
 
-class _Answered(msgspec.Struct):
+class _Named(msgspec.Struct):
     custom_id: str
 
 
-_decode_answer = msgspec.json.Decoder(_Answered).decode
+class _Error(msgspec.Struct):
+    code: str
+
+
+class Answered(_Named):
+    """What is looked at of a line of a batch's answers, whether OpenAI's or Anthropic's."""
+
+    error: _Error | None = None
+    result: _Result | None = None
+
+    @property
+    def why_unasked(self) -> str:
+        """What kept it from being asked, in words of a batch's state; empty if it was."""
+        return UNASKED.get(self.error.code if self.error else self.result.type if self.result else "", "")
+
+
+class _Result(msgspec.Struct):
+    type: str
+
+
+UNASKED = {"batch_expired": "expired", "batch_cancelled": "cancelled", "expired": "expired", "canceled": "cancelled"}
+decode_answer = msgspec.json.Decoder(Answered).decode
+_decode_name = msgspec.json.Decoder(_Named).decode
 
 
 def answered(line: bytes) -> str:
     """The custom_id of a line of answers. One of UNREADABLE if it is none."""
-    return _decode_answer(line).custom_id
+    return _decode_name(line).custom_id
 
 
 def answer_line(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ..protocol.wire import UNREADABLE
-from .batches import BatchStore
+from .batches import REQUEST, Batch, BatchRequest, BatchState, BatchStore, read_batch
 from .folder import CONTENT, META, Folder, hold, is_held, publish, write_all, write_synced
 from .owner import Owner
 
@@ -54,9 +54,10 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 class Upload:
     """A file that comes: `begin` it, `write` it, then `keep` it; `drop` it in any case, however far that came."""
 
-    def __init__(self, folder: Folder, file_id: str, limit: int) -> None:
-        self._folder, self._id, self._limit = folder, file_id, limit
-        self._kept = folder.files / file_id
+    def __init__(self, folder: Folder, name: str, limit: int, place: Path | None = None) -> None:
+        """`place`: in which it is kept, if not among files."""
+        self._folder, self._id, self._limit = folder, name, limit
+        self._kept = (place or folder.files) / name
         self._place: Path | None = None
         self._fd = self._room = -1
         self._look_at = LOOK
@@ -116,10 +117,28 @@ class Upload:
             if before is not None and not before.is_over:
                 return before
             _remove(self._folder, self._id)
-            if used(self._folder) + self.size > self._limit:
-                raise NoRoom(self.size > self._limit)
-            publish(self._place, self._kept)
+            self._publish()
         return stored
+
+    def keep_as_batch(self, request: BatchRequest) -> Batch:
+        """What has come are the lines of this batch, which is found from now on. The one that has its id, if there is
+        one. NoRoom where others were quicker.
+        """
+        assert self._place is not None, "it has begun"
+        os.fsync(self._fd)
+        write_synced(self._place / REQUEST, msgspec.json.encode(request))
+        with self._folder.locked():
+            if self._kept.exists():
+                return read_batch(self._kept)
+            self._publish()
+        return Batch(request, BatchState())
+
+    def _publish(self) -> None:
+        """Call it with the lock."""
+        assert self._place is not None, "it has begun"
+        if used(self._folder) + self.size > self._limit:
+            raise NoRoom(self.size > self._limit)
+        publish(self._place, self._kept)
 
     def drop(self) -> None:
         """What is not kept is removed."""
@@ -138,6 +157,10 @@ class FileStore:
     def upload(self, file_id: str) -> Upload:
         """A new one of this id."""
         return Upload(self.folder, file_id, self._limit)
+
+    def upload_batch(self, batch_id: str) -> Upload:
+        """The lines of a new batch of this id."""
+        return Upload(self.folder, batch_id, self._limit, self.folder.batches)
 
     def find(self, file_id: str, owner: Owner) -> StoredFile | None:
         """None if it is not there, or another's."""
@@ -186,9 +209,9 @@ def read_meta(place: Path) -> StoredFile | None:
 
 
 def used(folder: Folder) -> int:
-    """Bytes of all files, and of what batches write."""
-    found = (*folder.files.glob(f"*/{CONTENT}"), *folder.batches.glob("*/*.jsonl"))
-    return sum(map(_size, found))
+    """Bytes of all files, and of what batches bring along and write."""
+    lines = folder.batches.glob("*/*.jsonl")
+    return sum(map(_size, (*folder.files.glob(f"*/{CONTENT}"), *folder.batches.glob(f"*/{CONTENT}"), *lines)))
 
 
 def _coming(folder: Folder) -> int:

@@ -173,3 +173,16 @@ class MessagesRequest(_CountRequestWithSampling, kw_only=True):
     structured_outputs: Any = None
     priority: Annotated[int | None, INT32] = None
     request_id: str | None = None
+
+
+class BatchedMessage(msgspec.Struct):
+    """One of a batch."""
+
+    custom_id: str
+    params: MessagesRequest
+
+
+class MessageBatchRequest(msgspec.Struct):
+    """POST /v1/messages/batches. It is decoded one by one (batches/requests.py), and what is asked once it is asked."""
+
+    requests: list[BatchedMessage]

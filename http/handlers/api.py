@@ -17,11 +17,11 @@ from ..anthropic.schemas import CountRequest
 from ..cohere.about import endpoints, model_of
 from ..errors import bad_request
 from ..generation.fields.decoding import check_model
+from ..generation.fields.depth import check_depth
 from ..generation.fields.unsupported import read
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
 from ..llamacpp.about import listed, meta
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
-from ..middleware.edge import check_depth
 from ..openai.mistral import is_mistrals, model_fields
 from ..pooling.prepare import check_generates
 from ..routes import ROUTES
@@ -44,6 +44,7 @@ from .dialects.tei import TeiApi
 from .dialects.tgi import TgiApi
 from .files.batches import BatchesApi
 from .files.files import FilesApi
+from .files.message_batches import MessageBatchesApi
 from .generate import Generator
 from .openapi import Described
 from .operators.adapters import AdaptersApi
@@ -87,6 +88,7 @@ class Api:
         self.conversations = ConversationsApi(self.responses, self._body_with_media)
         self.files = FilesApi(settings)
         self.batches = BatchesApi(settings, self._body)
+        self.message_batches = MessageBatchesApi(settings, self.longest)
         self.response_sockets = ResponseSockets(self.responses, self.longest, self._unfinished)
         self.sessions = SessionsApi(self._generator, self._body_to_generate)
         self.decisions = DecisionsApi(self._generator, self._conversation)

@@ -13,9 +13,9 @@ from operator import attrgetter
 import msgspec
 from aiohttp import web
 
+from ..generation.fields.depth import check_depth
 from ..generation.trail import GoOnRequest, longest_wrapper
 from ..middleware.context import BODY, GRANT
-from ..middleware.edge import check_depth
 from ..openai.schemas import InvocationRequest
 from ..realtime.client_secrets import ClientSecretRequest
 from ..realtime.session import TRANSCRIPTION

@@ -1,16 +1,13 @@
-"""What stands before the routes: keys, administration, other sites' pages (CORS), slashes too many in a path, and how
-deep a body may be nested.
+"""What stands before the routes: keys, administration, other sites' pages (CORS), and slashes too many in a path.
 
 Knows settings and paths, and no handler.
 """
 
 from __future__ import annotations
 
-import codecs
 import hmac
 import re
 from collections.abc import Collection, Sequence
-from itertools import accumulate
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
@@ -19,7 +16,7 @@ from yarl import URL
 from actorserve.actors.accounts.account import digest_of
 from actorserve.actors.files.owner import Owner, read_key
 
-from ..errors import ApiError, bad_request
+from ..errors import ApiError
 from ..generation.idempotency_keys import client_of
 from ..openapi.dialects import AnthropicError
 from ..paths.operations import USAGE
@@ -42,9 +39,6 @@ EXPOSED = ", ".join(
 OF_ANTHROPIC = frozenset(path for path, error in ERRORS.items() if error is AnthropicError)
 SECRET = "openai-insecure-api-key."  # begins the name of a WebSocket's subprotocol that is a key
 PREFLIGHT_S = "600"  # for which browsers need not ask again
-MAX_DEPTH = 128
-STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
-NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class Middlewares:
@@ -230,43 +224,3 @@ async def redirect(request: web.Request, root: str) -> web.Response | None:
         return None
     _, mark, query = request.path_qs.partition("?")
     return web.Response(status=307, headers={hdrs.LOCATION: f"{root}{URL(plain)}{mark}{query}"})
-
-
-# --- bodies ------------------------------------------------------------------------------------------------------
-
-
-def check_depth(body: bytes, whole: str = "body") -> bytes:
-    """The body, unless it is nested so deeply that whatever walks through it, here or in another actor, might fall.
-
-    Most bodies have too few brackets for that, which is soon seen; what is no JSON is refused elsewhere. A mark of
-    UTF-8, as Windows' editors and shells write it before a text, is passed over.
-    """
-    body = body.removeprefix(codecs.BOM_UTF8)
-    if _has_many_brackets(body) and _depth(body) > MAX_DEPTH:
-        raise bad_request(f"The {whole} is nested too deeply: at most {MAX_DEPTH} levels are taken.")
-    return body
-
-
-def _has_many_brackets(body: bytes) -> bool:
-    """Enough to be too deep. Where they are rare, find() is ten times as fast as count()."""
-    many = 0
-    for bracket in (b"[", b"{"):
-        at = body.find(bracket)
-        while at >= 0:
-            many += 1
-            if many > MAX_DEPTH:
-                return True
-            at = body.find(bracket, at + 1)
-    return False
-
-
-def _depth(body: bytes) -> int:
-    outside, in_string = [], False  # of strings
-    for part in body.split(b'"'):
-        if not in_string:
-            outside.append(part)
-            in_string = True
-        elif not part.endswith(b"\\") or (len(part) - len(part.rstrip(b"\\"))) % 2 == 0:
-            in_string = False
-    steps = b"".join(outside).translate(STEPS, NO_BRACKETS)
-    return max(accumulate(memoryview(steps).cast("b")), default=0)

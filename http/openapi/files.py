@@ -1,4 +1,4 @@
-"""The answers of /v1/files and /v1/batches as msgspec structs, for /openapi.json."""
+"""The answers of /v1/files, /v1/batches and /v1/messages/batches as msgspec structs, for /openapi.json."""
 
 from __future__ import annotations
 
@@ -77,3 +77,38 @@ class BatchList(msgspec.Struct):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class MessageBatchCounts(msgspec.Struct):
+    processing: int
+    succeeded: int
+    errored: int
+    canceled: int
+    expired: int
+
+
+class MessageBatch(msgspec.Struct):
+    """As Anthropic's clients read it."""
+
+    id: str
+    type: Literal["message_batch"]
+    processing_status: Literal["in_progress", "canceling", "ended"]
+    request_counts: MessageBatchCounts
+    created_at: str
+    expires_at: str
+    ended_at: str | None
+    cancel_initiated_at: str | None
+    archived_at: None
+    results_url: str | None
+
+
+class MessageBatchList(msgspec.Struct):
+    data: list[MessageBatch]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class MessageBatchDeleted(msgspec.Struct):
+    id: str
+    type: Literal["message_batch_deleted"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-BATCHES = "`actorserve run-batch` answers a file of requests, and so do batches of OpenAI's form: POST /v1/batches."
 TEXTS = "This server's answers are texts."
 KEPT = "Conversations are kept at /v1/conversations, and responses: previous_response_id goes on from one."
 REASONS = {
     "/v1/uploads": "Files come whole: POST /v1/files.",
-    "/v1/messages/batches": BATCHES,
     "/v1/images": TEXTS,
     "/v1/videos": TEXTS,
     "/v1/audio/speech": TEXTS,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
+from ..anthropic.batches.objects import BatchesQuery
+from ..anthropic.schemas import MessageBatchRequest
 from ..openai.batches.schemas import BatchRequestBody, FileForm, FilesQuery
 from ..openai.responses.schemas import InputItemsQuery
 from ..openapi import files as answers
+from ..openapi.dialects import AnthropicError
 from ..route import TAKES_BODY, Route
 
-FILES, BATCHES = "/v1/files", "/v1/batches"
+FILES, BATCHES, MESSAGE_BATCHES = "/v1/files", "/v1/batches", "/v1/messages/batches"
 _Route = partial(Route, of_files=True)
+_Anthropics = partial(_Route, error=AnthropicError)
 FILES_AND_BATCHES: tuple[Route, ...] = (
     _Route(
         "post",
@@ -54,5 +58,55 @@ FILES_AND_BATCHES: tuple[Route, ...] = (
         "Begin no more lines of it",
         answers.BatchObject,
         statuses=(404, 409, 507),
+    ),
+    _Anthropics(
+        "post",
+        MESSAGE_BATCHES,
+        "message_batches.create",
+        "Answer many requests for messages",
+        answers.MessageBatch,
+        MessageBatchRequest,
+        statuses=(*TAKES_BODY, 404, 422, 507),
+    ),
+    _Anthropics(
+        "get",
+        MESSAGE_BATCHES,
+        "message_batches.list",
+        "Which batches of messages there are",
+        answers.MessageBatchList,
+        query=BatchesQuery,
+        statuses=(400, 404),
+    ),
+    _Anthropics(
+        "get",
+        f"{MESSAGE_BATCHES}/{{id}}",
+        "message_batches.retrieve",
+        "How far a batch of messages is",
+        answers.MessageBatch,
+        statuses=(404,),
+    ),
+    _Anthropics(
+        "delete",
+        f"{MESSAGE_BATCHES}/{{id}}",
+        "message_batches.delete",
+        "Remove it, and its results",
+        answers.MessageBatchDeleted,
+        statuses=(400, 404),
+    ),
+    _Anthropics(
+        "get",
+        f"{MESSAGE_BATCHES}/{{id}}/results",
+        "message_batches.results",
+        "What came of its requests, a line each",
+        text="application/x-jsonl",
+        statuses=(404,),
+    ),
+    _Anthropics(
+        "post",
+        f"{MESSAGE_BATCHES}/{{id}}/cancel",
+        "message_batches.cancel",
+        "Begin no more of its requests",
+        answers.MessageBatch,
+        statuses=(400, 404, 507),
     ),
 )

@@ -7,6 +7,7 @@ from ..openai.responses.schemas import InputItemsQuery, ResponsesRequest
 from ..openapi import answers, dialects
 from ..route import ASKS, CHAT, TAKES_BODY, Route
 
+MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
 RESPONSE = RESPONSES + "/{id:(?!compact$)[^/]+}"
 RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
@@ -91,7 +92,7 @@ RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
     ),
     Route(
         "post",
-        "/v1/messages",
+        MESSAGES,
         "messages",
         "Answer, in the form of Anthropic's messages",
         dialects.AnthropicMessage,
@@ -106,7 +107,7 @@ RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
     ),
     Route(
         "post",
-        "/v1/messages/count_tokens",
+        f"{MESSAGES}/count_tokens",
         "count_tokens",
         "How many tokens a conversation has",
         dialects.InputTokens,
@@ -116,7 +117,7 @@ RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
     ),
     Route(
         "post",
-        "/v1/messages/render",
+        f"{MESSAGES}/render",
         "dialect_rendering.message",
         "The tokens of its prompt",
         answers.Rendered,

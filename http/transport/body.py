@@ -148,7 +148,7 @@ async def read_body(request: web.Request, limit: int, budget: BodyBudget, json: 
     another way, or is no JSON and should be, 503 if there are too many that do not come.
     """
     if json:
-        _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""), any(name in request.headers for name in OF_BROWSERS))
+        check_json(request)
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() or "identity"
     encoding = OLDER_NAMES.get(encoding, encoding)
     codings = (*WINDOWS, *(["zstd"] if zstd is not None else []))
@@ -207,7 +207,7 @@ def _read_now(request: web.Request) -> bytes:
     try:
         return request.content.read_nowait()
     except web.RequestPayloadError as error:
-        raise _malformed(error) from None
+        raise malformed_body(error) from None
 
 
 async def _wait_for(request: web.Request, limit: int, budget: BodyBudget) -> bytes:
@@ -231,7 +231,7 @@ async def _wait_for(request: web.Request, limit: int, budget: BodyBudget) -> byt
             raise _too_long(limit) from None
         raise ApiError(408, f"The body did not come within {BODY_S:.0f} s.") from None
     except web.RequestPayloadError as error:
-        raise _malformed(error) from None
+        raise malformed_body(error) from None
     finally:
         budget.forget(size)
         parts.clear()  # an exception would keep them until Python's collector comes
@@ -250,7 +250,8 @@ def _too_long(limit: int) -> ApiError:
     return ApiError(413, f"The body is longer than the {limit} bytes that --max-body-bytes allows.")
 
 
-def _malformed(error: web.RequestPayloadError) -> ApiError:
+def malformed_body(error: web.RequestPayloadError) -> ApiError:
+    """It does not come as HTTP has it."""
     return bad_request(f"The body is malformed: {error}")
 
 
@@ -263,7 +264,12 @@ def ask_for(request: web.Request) -> None:
         request.transport.write(CONTINUE)
 
 
-def _check_kind(given: str, of_page: bool) -> None:
+def check_json(request: web.Request) -> None:
+    """415 for a body that is none, or that a page may have sent."""
+    check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""), any(name in request.headers for name in OF_BROWSERS))
+
+
+def check_kind(given: str, of_page: bool) -> None:
     """What says of itself that it is something else. Forms and plain text are what any site's page may send unasked;
     programs that name no type are made to name one by their libraries, and are no pages.
     """

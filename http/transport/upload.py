@@ -1,4 +1,4 @@
-"""A form with a file of any length: its fields, and the file piece by piece, which is never held as a whole."""
+"""Bodies of any length, which are never held as a whole: a form's fields, and its file piece by piece; or JSON so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import BodyPartReader, MultipartReader, hdrs, web
 
 from ..errors import ApiError, bad_request
 from ..middleware.context import EXPECTS
-from .body import BODY_S, ask_for
+from .body import BODY_S, ask_for, check_json, malformed_body
 from .form import FORM, MALFORMED, MOST_FIELDS, malformed
 
 FIELD_BYTES = 1 << 10
@@ -24,14 +24,29 @@ async def read_upload(
     """(the file's name, the other fields). `write` is given the field of this name in pieces; None: there was none."""
     if request.content_type != FORM:
         raise ApiError(415, f"The body is a form: its Content-Type is {FORM}.", code="unsupported_content_type")
-    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() != "identity":
-        raise ApiError(415, "A form with a file is taken as it is, without Content-Encoding.")
-    if EXPECTS in request:
-        ask_for(request)
+    _begin(request, "A form with a file")
     try:
         return await _read_parts(MultipartReader(request.headers, request.content), name, write)
     except MALFORMED as error:
         raise malformed(error) from None
+
+
+async def read_json(request: web.Request, write: Callable[[bytes], Awaitable[None]]) -> None:
+    """`write` is given the body in pieces."""
+    check_json(request)
+    _begin(request, "This body")
+    try:
+        async for piece in _pieces(request.content.readany):
+            await write(piece)
+    except web.RequestPayloadError as error:
+        raise malformed_body(error) from None
+
+
+def _begin(request: web.Request, what: str) -> None:
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() != "identity":
+        raise ApiError(415, f"{what} is taken as it is, without Content-Encoding.")
+    if EXPECTS in request:
+        ask_for(request)
 
 
 async def _read_parts(
@@ -46,16 +61,16 @@ async def _read_parts(
             raise bad_request(f"The form has parts in its parts, or more than {MOST_FIELDS}.")
         if part.name == name and filename is None:
             filename = part.filename or ""
-            async for piece in _pieces(part):
+            async for piece in _pieces(part.read_chunk):
                 await write(piece)
         elif part.name:
             fields[part.name] = await _text(part, part.name)
     return filename, fields
 
 
-async def _pieces(part: BodyPartReader) -> AsyncIterator[bytes]:
+async def _pieces(read: Callable[[], Awaitable[bytes]]) -> AsyncIterator[bytes]:
     piece = bytearray()
-    while chunk := await _in_time(part.read_chunk()):
+    while chunk := await _in_time(read()):
         piece += chunk
         if len(piece) >= PIECE:
             yield bytes(piece)

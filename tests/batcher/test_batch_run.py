@@ -118,11 +118,11 @@ async def test_what_is_cancelled_before_it_began_asks_nothing(tmp_path: Path) ->
 
 async def test_what_is_not_answered_in_time_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene, asker = Scene(tmp_path, LINES), FakeAsker()
-    run = run_of(scene, asker, most=2)
+    run = run_of(scene, asker, most=1)
     add = run._add
 
-    def close_after_three(output: Any, answer: dict[str, Any]) -> None:
-        add(output, answer)
+    async def close_after_three(output: Any, answer: dict[str, Any]) -> None:
+        await add(output, answer)
         if len(output.done) == 3:
             asker.open.clear()
             monkeypatch.setattr(asker, "ask", late)

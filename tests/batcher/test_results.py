@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from actorserve.actors.batcher.results import ERRORS, OUTPUT, publish_lines
+from actorserve.actors.batcher.results import publish_lines
+from actorserve.actors.files.batches import ERRORS, OUTPUT
 from tests.batcher.scene import Scene, line
 from tests.files.deaths import dies
 from tests.files.test_store import BATCH, OWNER

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from actorserve.actors.batcher import turns, validation
+from actorserve.actors.batcher import validation
 from actorserve.actors.batcher.validation import Checked, check_lines, lines_of
+from actorserve.actors.files.threads import on_disk
 from tests.batcher.scene import ENDPOINT, LONGEST, line
 
 
@@ -85,17 +88,22 @@ async def test_a_line_that_is_too_long_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "lines"), [(b"a" * 1000, 1), (b"a\n" * 100, 100), (b"a" * 99 + b"\n" + b"b" * 900, 2)]
 )
-async def test_others_have_turns_however_long_lines_are(
+async def test_lines_are_read_some_at_a_time_beside_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, lines: int
 ) -> None:
-    monkeypatch.setattr(turns, "TURN", 100)
-    monkeypatch.setattr(turns, "LEAST", 10)
+    """However long they are: others have their turns between."""
+    monkeypatch.setattr(validation, "TURN", 100)
+    monkeypatch.setattr(validation, "LEAST", 10)
     (tmp_path / "in").write_bytes(content)
-    slept: list[float] = []
+    reads: list[bool] = []
 
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
+    async def count(work: Callable[..., Any], *given: object) -> Any:
+        def made(*given: object) -> Any:
+            reads.append(threading.current_thread() is threading.main_thread())
+            return work(*given)
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+        return await on_disk(made, *given)
+
+    monkeypatch.setattr(validation, "on_disk", count)
     assert len([number async for number, _ in lines_of(tmp_path / "in", 20)]) == lines
-    assert len(slept) >= 8
+    assert len(reads) >= 8 and not any(reads)

@@ -10,7 +10,7 @@ import pytest
 
 from actorserve.actors.route.request import BLOCK, is_json, understand
 from actorserve.http.errors import ApiError
-from actorserve.http.transport.body import _check_kind
+from actorserve.http.transport.body import check_kind
 
 TEXT = "".join(f"line {number}\n" for number in range(400))
 
@@ -95,4 +95,4 @@ def test_a_text_of_text_generation_inference_is_hashed() -> None:
 def test_what_a_replica_reads_as_json_is_read_here(kind: str, is_read: bool) -> None:
     assert is_json(kind) is is_read
     with contextlib.nullcontext() if is_read else pytest.raises(ApiError):
-        _check_kind(kind, of_page=False)
+        check_kind(kind, of_page=False)

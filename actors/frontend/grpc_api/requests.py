@@ -8,10 +8,10 @@ import msgspec
 
 from actorserve.http.errors import ApiError, bad_request
 from actorserve.http.generation.choice import Choice
+from actorserve.http.generation.fields.depth import check_depth
 from actorserve.http.generation.fields.unsupported import read
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.prepare import PreparedRequest, ask_chat, ask_completion
-from actorserve.http.middleware.edge import check_depth
 from actorserve.http.openai.schemas import ChatRequest, GenerationFields, TokensRequest
 from actorserve.http.output.events import Turn
 from actorserve.http.pooling.schemas import EmbeddingRequest

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from actorserve.actors.files.batches import Batch, BatchRequest, BatchStore, NoInput
+from actorserve.actors.files.batches import OPENAI, Batch, BatchRequest, BatchStore, NoInput
 from actorserve.actors.files.store import FileStore
 from actorserve.actors.files.threads import on_disk
 
@@ -26,7 +26,6 @@ from ...transport.json_response import json_response
 from .files import find_file, no_file
 from .requests import check_same, folder_of, new_id, on_full_disk, owner_of, settings_of
 
-PREFIX = "batch_"
 INPUT = "input_file_id"
 HOUR_S = 3600
 
@@ -46,7 +45,7 @@ class BatchesApi:
         if body.endpoint not in BATCHED:
             raise bad_request(f"endpoint must be one of {', '.join(BATCHED)}.", "endpoint")
         files = FileStore(store.folder, settings_of(self._settings).limit)
-        batch_id, created = new_id(request, PREFIX, self._settings)
+        batch_id, created = new_id(request, OPENAI, self._settings)
         digest = hashlib.sha256(raw).hexdigest()
         if (before := await on_disk(store.find, batch_id, owner)) is not None:
             check_same(before.request.digest == digest)
@@ -79,9 +78,8 @@ class BatchesApi:
     async def list(self, request: web.Request) -> web.Response:
         """GET /v1/batches."""
         wanted, owner = decode_query(InputItemsQuery, request.query), owner_of(request)
-        found = await on_disk(self._store.all)
-        items = [batch_object(one) for one in found if one.request.owner.client == owner.client]
-        return json_response(page_of(items, wanted, "batch"))
+        found = await on_disk(self._store.all_of, owner)
+        return json_response(page_of([batch_object(one) for one in found], wanted, "batch"))
 
     async def retrieve(self, request: web.Request) -> web.Response:
         """GET /v1/batches/{id}."""

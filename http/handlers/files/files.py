@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from io import BufferedReader
-from pathlib import Path
-
 import msgspec
 from aiohttp import web
 
@@ -20,11 +17,20 @@ from ...openai.responses.stored import page_of
 from ...settings import Settings, printable
 from ...transport.json_response import json_response
 from ...transport.upload import read_upload
-from .requests import check_same, folder_of, new_id, note_found, on_full_disk, owner_of, settings_of, was_found
+from .requests import (
+    check_same,
+    folder_of,
+    new_id,
+    no_room,
+    note_found,
+    on_full_disk,
+    owner_of,
+    settings_of,
+    was_found,
+)
+from .sending import send_files
 
 PREFIX = "file-"
-AT_ONCE = 1 << 20  # bytes of a file that are one piece of an answer, which another frontend can go on with
-PIECE = 256 << 10
 NAME = 255  # characters
 EXPIRY = "expires_after"
 BINARY = "application/octet-stream"
@@ -46,7 +52,7 @@ class FilesApi:
                 await on_disk(upload.begin)
                 return json_response(file_object(await self._read(request, upload, created)))
         except NoRoom as error:
-            raise self._no_room(error) from None
+            raise no_room(error, "file", settings_of(self._settings).limit) from None
         except InUse as error:
             text = f"The file of this Idempotency-Key has expired, and is read by {error} still: use another key."
             raise ApiError(409, text, "Idempotency-Key", "file_in_use") from None
@@ -67,13 +73,6 @@ class FilesApi:
         stored = await on_disk(upload.keep, owner_of(request), name, purpose, created, expires_s)
         check_same((stored.digest, stored.purpose) == (upload.digest, purpose))
         return stored
-
-    def _no_room(self, error: NoRoom) -> ApiError:
-        limit = settings_of(self._settings).limit
-        if error.alone:
-            return ApiError(413, f"file: it is longer than the {limit} bytes of --files-limit.", "file")
-        text = f"file: with those that are there it is more than the {limit} bytes of --files-limit. Delete some."
-        return ApiError(413, text, "file")
 
     async def list(self, request: web.Request) -> web.Response:
         """GET /v1/files."""
@@ -103,12 +102,8 @@ class FilesApi:
     async def content(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/files/{id}/content."""
         found = await self._found(request)
-        path = self._store.content(found.id)
         try:
-            if found.size <= AT_ONCE:
-                body = await on_disk(path.read_bytes)
-                return web.Response(body=body, content_type=BINARY)
-            return await _send(request, path, found.size)
+            return await send_files(request, [self._store.content(found.id)], BINARY)
         except FileNotFoundError:  # it was removed meanwhile
             raise no_file(found.id) from None
 
@@ -133,23 +128,6 @@ async def find_file(store: FileStore, file_id: str, owner: Owner, param: str = "
 def no_file(file_id: str, param: str = "id") -> ApiError:
     """As OpenAI says it."""
     return ApiError(404, f"No such File object: {printable(file_id)[:64]}", param)
-
-
-async def _send(request: web.Request, path: Path, size: int) -> web.StreamResponse:
-    """Piece by piece, as its client reads it."""
-    with await on_disk(_opened, path) as file:
-        response = web.StreamResponse()
-        response.content_type, response.content_length = BINARY, size
-        await response.prepare(request)
-        if request.method != "HEAD":
-            while piece := await on_disk(file.read, PIECE):
-                await response.write(piece)
-        await response.write_eof()
-        return response
-
-
-def _opened(path: Path) -> BufferedReader:
-    return path.open("rb")
 
 
 def _expires_s(fields: dict[str, str]) -> int | None:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.owner import Owner
+from actorserve.actors.files.store import NoRoom
 
 from ...errors import ApiError
 from ...generation.idempotency import key_of
@@ -77,6 +78,14 @@ def on_full_disk() -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise ApiError(507, "The disk of --files-dir is full.") from None
+
+
+def no_room(error: NoRoom, param: str, limit: int) -> ApiError:
+    """413 for what --files-limit leaves no room for."""
+    if error.alone:
+        return ApiError(413, f"{param}: it is longer than the {limit} bytes of --files-limit.", param)
+    text = f"{param}: with those that are there it is more than the {limit} bytes of --files-limit. Delete some."
+    return ApiError(413, text, param)
 
 
 def check_same(is_same: bool) -> None:

@@ -20,8 +20,8 @@ from actorserve.actors.accounts.account import Account
 from ...errors import ApiError, overloaded
 from ...generation.choice import read_state
 from ...generation.fields.decoding import decode
+from ...generation.fields.depth import check_depth
 from ...middleware.context import CLIENT
-from ...middleware.edge import check_depth
 from ...realtime.audio import SoundBudget
 from ...realtime.events import error_event, told
 from ...realtime.fields import EventHead, Object

@@ -17,8 +17,8 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from ...errors import ApiError
+from ...generation.fields.depth import check_depth
 from ...middleware.context import CLIENT
-from ...middleware.edge import check_depth
 from ...openai.responses.socket import (
     MESSAGE,
     STEER,

@@ -1,4 +1,4 @@
-"""The app with a folder for files, and OpenAI's own client before it."""
+"""The app with a folder for files, and OpenAI's own client before it, or Anthropic's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from actorserve.http.settings import FileSettings
@@ -25,6 +26,12 @@ async def files_served(folder: Path, limit: int = 1 << 20, **settings: Any) -> A
 @asynccontextmanager
 async def client_of(served: Served, key: str = "-") -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key=key, max_retries=0) as client:
+        yield client
+
+
+@asynccontextmanager
+async def anthropic_of(served: Served, key: str = "-") -> AsyncIterator[AsyncAnthropic]:
+    async with AsyncAnthropic(base_url=f"http://127.0.0.1:{served.port}", api_key=key, max_retries=0) as client:
         yield client
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 from openai import AsyncOpenAI
 
 from actorserve.actors.files.batches import BatchState, BatchStore, LineError
@@ -16,19 +14,6 @@ from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.owner import Owner, write_key
 from actorserve.http.generation.idempotency_keys import client_of as client_name
 from tests.http.files.scene import LINES, SECRET, client_of, files_served
-from tests.http.serving import Served
-
-
-@pytest_asyncio.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Served]:
-    async with files_served(tmp_path) as served:
-        yield served
-
-
-@pytest_asyncio.fixture
-async def client(running: Served) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(running) as made:
-        yield made
 
 
 async def begin(client: AsyncOpenAI, **fields: Any) -> Any:

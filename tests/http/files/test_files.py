@@ -6,14 +6,12 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import openai
 import pytest
-import pytest_asyncio
 from aiohttp import web
 from openai import AsyncOpenAI
 
@@ -21,7 +19,7 @@ from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.owner import Owner
 from actorserve.actors.files.store import FileStore, InUse, Upload
 from actorserve.http.errors import ApiError
-from actorserve.http.handlers.files import files
+from actorserve.http.handlers.files import sending
 from actorserve.http.handlers.files.files import FilesApi
 from actorserve.http.settings import FileSettings
 from actorserve.http.transport import upload
@@ -31,18 +29,6 @@ from tests.http.serving import SETTINGS, Served, serving
 
 TYPE = "multipart/form-data; boundary=x"
 FILE = 'file"; filename="in.jsonl'
-
-
-@pytest_asyncio.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Served]:
-    async with files_served(tmp_path) as served:
-        yield served
-
-
-@pytest_asyncio.fixture
-async def client(running: Served) -> AsyncIterator[AsyncOpenAI]:
-    async with client_of(running) as made:
-        yield made
 
 
 async def test_a_file_is_kept_until_it_is_deleted(client: AsyncOpenAI, tmp_path: Path) -> None:
@@ -87,8 +73,8 @@ async def test_a_long_file_is_never_whole_in_memory(
     running: Served, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(upload, "PIECE", 1000)
-    monkeypatch.setattr(files, "AT_ONCE", 10)
-    monkeypatch.setattr(files, "PIECE", 1000)
+    monkeypatch.setattr(sending, "AT_ONCE", 10)
+    monkeypatch.setattr(sending, "PIECE", 1000)
     pieces: list[int] = []
     write = Upload.write
 

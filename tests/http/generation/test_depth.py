@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorserve.http.errors import ApiError
-from actorserve.http.middleware.edge import MAX_DEPTH, check_depth
+from actorserve.http.generation.fields.depth import MAX_DEPTH, check_depth
 from tests.http.fakes import finish_all
 from tests.http.serving import Served
 from tests.support.server import Server
