@@ -30,7 +30,8 @@ from .order import next_of
 
 MOST_LINE_BYTES = 256 << 20  # that lines of all batches have in memory
 AGAIN_S = 10.0  # until the next try, where the disk has failed
-SWEEP_S = 60.0  # between two looks for files that have expired, and for what dead writers have left
+SWEEP_S = 60.0  # between two looks for files that have expired, old batches, and for what dead writers have left
+DAY_S = 86400
 ENDS = {
     "completed": Gauge.COMPLETED,
     "failed": Gauge.FAILED,
@@ -50,6 +51,7 @@ class BatcherActor(LoopActor):
         self._store = BatchStore(self._folder)
         self._files = FileStore(self._folder, config.files_limit)
         self._most = config.max_batch_lines or max(1, context.system.max_num_seqs // 2)
+        self._kept_s = config.batch_retention_days * DAY_S  # 0: for good
         self._memory = LineMemory(MOST_LINE_BYTES)
         self._held: int | None = None  # while this is the batcher of the folder
         self._runs: dict[str, BatchRun] = {}
@@ -106,9 +108,14 @@ class BatcherActor(LoopActor):
                 await self._look_for_batches()
                 if self._loop.time() >= self._sweep_at:
                     self._sweep_at = self._loop.time() + SWEEP_S
-                    await on_disk(self._files.sweep)
+                    await self._sweep()
         except OSError as error:
             self._look_at = self._failed("the folder of --files-dir cannot be used", error)
+
+    async def _sweep(self) -> None:
+        if self._kept_s and (many := await on_disk(self._store.remove_old, time.time() - self._kept_s)):
+            self._context.log.info("%d batches are removed, which ended long ago (--batch-retention-days)", many)
+        await on_disk(self._files.sweep)
 
     async def _look_for_batches(self) -> None:
         for name, run in list(self._runs.items()):  # some end meanwhile
@@ -125,7 +132,9 @@ class BatcherActor(LoopActor):
     def _new(self, known: set[str]) -> list[Batch]:
         """Those that are not known, and have not ended."""
         found = []
-        for name in set(os.listdir(self._folder.batches)) - known:
+        names = set(os.listdir(self._folder.batches))
+        self._ended &= names  # of what is removed, nothing is known any more
+        for name in names - known:
             one = self._store.get(name)
             if one is None:
                 self._context.log.error("%s of --files-dir is no batch that can be read; it is left out", name)

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from ..files.batches import BatchRequest
 from ..files.lines import BUSY, Request, answer_line, pause_s, response_of
 from ..files.owner import write_key
 from ..options.config import Config
+from ..protocol.wire import UNREADABLE
 from ..runtime.way import Way
 from .connector import InnerConnector
 
@@ -30,6 +33,9 @@ NO_LINES: dict[str, tuple[tuple[object, ...], str]] = {  # fields, values of the
 }
 MOST_MISTAKES = 10  # answers of 500: what ends several actors ends the next ones, too
 CONNECT_S = 60.0
+MODEL_S = 60.0  # within which the server says whether it has a model
+MODEL_TRIES = 5
+NO_MODEL = "model_not_found"  # a code of errors
 
 
 class Asker:
@@ -65,18 +71,35 @@ class Asker:
             await asyncio.sleep(pause_s(found.retry_after if isinstance(found, Answer) else "", tries))
             tries += 1
 
+    async def why_no_model(self, batch: BatchRequest, model: str) -> str:
+        """What the server says to its owner of a model that is not there; empty if it is, or if nobody can say."""
+        path = f"/v1/models/{quote(model, safe='')}"
+        timeout = aiohttp.ClientTimeout(total=MODEL_S)
+        for tries in range(MODEL_TRIES):
+            found = await self._send("GET", path, self._headers(batch), timeout=timeout)
+            if found is not None and not found.is_busy:
+                return found.told_of_model if found.status == HTTPStatus.NOT_FOUND else ""
+            await asyncio.sleep(pause_s(found.retry_after if found is not None else "", tries))
+        return ""
+
     async def _try(self, batch: BatchRequest, number: int, line: Request) -> Answer | None:
         """None where the connection broke."""
         name = f"{batch.id}-{number}"
-        headers = {
-            "Authorization": f"Bearer {write_key(batch.owner, self._secret)}",
+        headers = self._headers(batch) | {
             "Content-Type": "application/json",
             "Idempotency-Key": name,
             "X-Request-Id": name,
         }
         body = {"priority": LOWEST, **line.body} if self._by_priority else line.body
+        return await self._send("POST", line.url, headers, data=msgspec.json.encode(body))
+
+    def _headers(self, batch: BatchRequest) -> dict[str, str]:
+        return {"Authorization": f"Bearer {write_key(batch.owner, self._secret)}"}
+
+    async def _send(self, method: str, path: str, headers: dict[str, str], **more: Any) -> Answer | None:
         try:
-            async with self._session.post(SERVER + line.url, data=msgspec.json.encode(body), headers=headers) as answer:
+            url = URL(SERVER + path, encoded=True)
+            async with self._session.request(method, url, headers=headers, **more) as answer:
                 said, told = await answer.read(), answer.headers
                 return Answer(answer.status, told.get("X-Request-Id", ""), told.get("Retry-After", ""), said)
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -96,6 +119,24 @@ class Answer(msgspec.Struct, frozen=True):
         """Is it worth another try? A budget that is used up is not: then nobody says when."""
         spent = self.status == HTTPStatus.TOO_MANY_REQUESTS and not self.retry_after
         return self.status in BUSY and not spent
+
+    @property
+    def told_of_model(self) -> str:
+        """The message of an error that says that there is no such model; empty if it is another."""
+        try:
+            error = msgspec.json.decode(self.said, type=_Failure).error
+        except UNREADABLE:  # of a proxy, say
+            return ""
+        return error.message if error.code == NO_MODEL else ""
+
+
+class _Error(msgspec.Struct):
+    message: str
+    code: str | None = None
+
+
+class _Failure(msgspec.Struct):
+    error: _Error
 
 
 def _refused(line: Request) -> dict[str, Any] | None:

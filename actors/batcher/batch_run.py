@@ -102,6 +102,8 @@ class BatchRun:
         if self._cancelled.is_set():
             return await self._save(status="cancelled", outcome="cancelled", ended_at=_now())
         found = await check_lines(self._store.input(self.request), self.request.endpoint, self._longest)
+        if not found.errors and found.model and (said := await self._asker.why_no_model(self.request, found.model)):
+            found.errors.append(LineError("model_not_found", said, "body.model", found.first))
         if found.errors:
             return await self._save(status="failed", outcome="failed", errors=found.errors, ended_at=_now())
         return await self._save(total=found.total, model=found.model, **begun)

@@ -73,6 +73,7 @@ class Checked:
 
     total: int = 0
     model: str | None = None
+    first: int = 0  # the number of the line that has named it
     errors: list[LineError] = field(default_factory=list)
 
 
@@ -81,6 +82,7 @@ async def check_lines(path: Path, endpoint: str, longest: int) -> Checked:
     found, names = Checked(), set[str]()
     async for number, line in lines_of(path, longest):
         found.total += 1
+        found.first = found.first or number
         if (error := _error(found, names, line, endpoint, longest)) is not None:
             found.errors.append(msgspec.structs.replace(error, line=number))
         if found.total > MOST_LINES:

@@ -6,8 +6,10 @@ and Anthropic's, which brings its lines along and keeps what comes of them. Neit
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -112,8 +114,9 @@ class BatchStore:
         with self.folder.locked():
             if place.exists():
                 return read_batch(place)
-            if not (self.folder.files / request.input_file_id / CONTENT).exists():
+            if not self.input(request).exists():
                 raise NoInput
+            self._mark(request).touch(0o600)
             made = self.folder.new(request.id)
             write_synced(made / REQUEST, msgspec.json.encode(request))
             publish(made, place)
@@ -153,13 +156,35 @@ class BatchStore:
     def delete(self, batch_id: str) -> None:
         """One that was found, and has ended."""
         with self.folder.locked():
-            if (place := self.place(batch_id)).exists():  # another was quicker
-                self.folder.remove(place)
+            if (found := self.get(batch_id)) is None:  # another was quicker
+                return
+            if found.request.input_file_id:
+                self._mark(found.request).unlink(missing_ok=True)
+            self.folder.remove(self.place(batch_id))
+
+    def remove_old(self, before: float) -> int:
+        """Those that had ended before (Unix seconds), and how many these were."""
+        old = [one.id for one in self._unchanged_since(before) if one.has_ended and (one.state.ended_at or 0) < before]
+        for name in old:
+            self.delete(name)
+        return len(old)
+
+    def _unchanged_since(self, before: float) -> Iterator[Batch]:
+        """Of most the time of the last state's file is looked at alone."""
+        for state in self.folder.batches.glob(f"*/{STATE}"):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                if state.stat().st_mtime < before and (found := self.get(state.parent.name)) is not None:
+                    yield found
 
     def reader_of(self, file_id: str) -> str | None:
         """The id of a batch that has not ended and reads this file."""
-        readers = (one.id for one in self.all() if one.request.input_file_id == file_id and not one.has_ended)
-        return next(readers, None)
+        marks = (self.folder.files / file_id).glob(f"{OPENAI}*")
+        readers = (self.get(mark.name) for mark in marks)
+        return next((one.id for one in readers if one is not None and not one.has_ended), None)
+
+    def _mark(self, request: BatchRequest) -> Path:
+        """By which its input's readers are found without a look at all batches. It may be there without its batch."""
+        return self.folder.files / request.input_file_id / request.id
 
     def place(self, batch_id: str) -> Path:
         """Where all of it stands."""

@@ -5,6 +5,7 @@
     tmp/NAME/                 what is not whole yet, or not wanted any more; a file's writer holds its content (flock)
     files/ID/content          a file's bytes
     files/ID/meta.json        what is known of it (store.py)
+    files/ID/batch_ID         nothing in it; a batch reads, or has read, the file
     batches/ID/request.json   what was asked (batches.py)
     batches/ID/cancel         is there once somebody has asked to cancel it
     batches/ID/state.json     how far it is
@@ -13,10 +14,12 @@
     batches/ID/content        the lines of one of Anthropic's batches, in OpenAI's form
 
 Frontends write all of files/ID, request.json, and content beside it, which are there whole or not at all: they are made
-in tmp, brought to the disk (fsync), and renamed. They make the empty file cancel, and remove files/ID, and one of
-Anthropic's batches that has ended, by renaming it to tmp. The batcher alone writes the rest: state.json anew each time
-(it is renamed over the one before), the lines at the end of the two others. At a batch's end it makes files/ID of
-these, as results.py says; of Anthropic's batches they are read where they are, once state.json says that it has ended.
+in tmp, brought to the disk (fsync), and renamed. They make the empty files cancel and files/ID/batch_ID (before the
+batch, so that a death may leave it alone). They remove files/ID, and one of Anthropic's batches that has ended, by
+renaming it to tmp, as the batcher does with files that have expired and batches that ended long ago. The batcher alone
+writes the rest: state.json anew each time (it is renamed over the one before), the lines at the end of the two others.
+At a batch's end it makes files/ID of these, as results.py says; of Anthropic's batches they are read where they are,
+once state.json says that it has ended.
 
 A frontend's death leaves something in tmp, which the batcher removes once nobody holds it; its client's request is
 read again by its successor, which makes the same id of it. What a death of the batcher leaves:

@@ -86,6 +86,9 @@ class FakeAsker:
         self.open.set()
         self.came = asyncio.Event()
 
+    async def why_no_model(self, batch: BatchRequest, model: str) -> str:
+        return "There is no such model." if model == "none" else ""
+
     async def ask(self, batch: BatchRequest, number: int, line: Request) -> dict[str, Any]:
         self.asked.append((number, line.custom_id))
         self.came.set()

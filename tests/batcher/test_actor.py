@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,10 +35,10 @@ class Status:
 class Batcher(BatcherActor):
     """One whose lines are answered by a fake; `failures`: of its tasks."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.status = Status()
         context = SimpleNamespace(
-            config=make_config({"files_dir": str(folder)}),
+            config=make_config({"files_dir": str(folder), **options}),
             system=SimpleNamespace(max_num_seqs=8, files=SimpleNamespace(body_bytes=LONGEST)),
             status=self.status,
             log=logging.getLogger("batcher"),
@@ -72,6 +73,18 @@ async def test_a_batch_is_answered(scene: Scene, tmp_path: Path) -> None:
     assert scene.state.status == "completed" and batcher.status.gauges[BatcherGauge.COMPLETED] == 1
     await batcher.look()
     assert len(batcher.fake.asked) == 2
+
+
+@pytest.mark.parametrize(("days", "is_there"), [(1, False), (3, True), (0, True)])
+async def test_a_batch_that_ended_long_ago_is_removed(scene: Scene, tmp_path: Path, days: int, is_there: bool) -> None:
+    ended_at = int(time.time()) - 2 * 24 * 3600
+    scene.store.save(BATCH, BatchState(status="completed", ended_at=ended_at))
+    os.utime(scene.store.place(BATCH) / "state.json", (ended_at, ended_at))
+    batcher = Batcher(tmp_path, batch_retention_days=days)
+    await batcher.look()
+    assert (scene.store.get(BATCH) is not None) is is_there
+    await batcher.look()
+    assert batcher._ended == ({BATCH} if is_there else set())
 
 
 async def test_batches_that_run_are_not_those_that_wait(scene: Scene, tmp_path: Path) -> None:

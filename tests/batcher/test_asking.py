@@ -45,6 +45,10 @@ class Frontend:
         self.at_once -= 1
         return self.say(len(self.requests))
 
+    async def model(self, asked: web.Request) -> web.Response:
+        self.requests.append((dict(asked.headers), asked.match_info["model"]))
+        return self.say(len(self.requests))
+
     async def open(self, client: str) -> socket.socket:
         """As Way.open."""
         if self.closed:
@@ -64,6 +68,7 @@ async def frontend(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Frontend]:
     made = Frontend()
     app = web.Application()
     app.router.add_post(ENDPOINT, made.answer)
+    app.router.add_get("/v1/models/{model:.+}", made.model)
     monkeypatch.setattr(asking, "pause_s", lambda retry_after, tries: 0.0)
     async with TestServer(app) as server:
         assert server.port is not None
@@ -159,3 +164,23 @@ async def test_what_is_no_line_is_refused_unasked(frontend: Frontend, asker: Ask
     answer = await asker.ask(batch(), 1, request_of(body={name: value}))
     assert answer["response"]["status_code"] == 400 and not frontend.requests
     assert answer["response"]["body"]["error"]["param"] == name and json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [(404, "model_not_found", "no such model"), (404, None, ""), (200, None, ""), (401, "model_not_found", "")],
+)
+async def test_it_asks_for_a_model_as_the_owner(
+    frontend: Frontend, asker: Asker, status: int, code: str | None, said: str
+) -> None:
+    error = {"error": {"message": "no such model", "code": code}}
+    frontend.say = lambda count: web.json_response(error, status=503 if count == 1 else status)
+    assert await asker.why_no_model(batch(), "a b/c?d%2F") == said
+    headers, model = frontend.requests[-1]
+    assert len(frontend.requests) == 2 and model == "a b/c?d%2F"
+    assert read_key(headers["Authorization"].removeprefix("Bearer ").encode(), SECRET) == OWNER
+
+
+async def test_a_model_that_nobody_can_speak_of_is_left_to_the_lines(frontend: Frontend, asker: Asker) -> None:
+    frontend.say = lambda _: web.json_response({}, status=503)
+    assert await asker.why_no_model(batch(), "m") == "" and len(frontend.requests) == asking.MODEL_TRIES

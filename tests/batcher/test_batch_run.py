@@ -48,6 +48,15 @@ async def test_a_file_that_is_none_fails(tmp_path: Path) -> None:
     assert [error.code for error in scene.state.errors] == ["duplicate_custom_id"]
 
 
+async def test_a_model_that_is_not_there_fails_before_any_line(tmp_path: Path) -> None:
+    scene, asker = Scene(tmp_path, "\n" + line("a", body={"model": "none"})), FakeAsker()
+    await run_of(scene, asker).run()
+    assert scene.state.status == "failed" and not asker.asked and scene.state.output_file_id is None
+    (error,) = scene.state.errors
+    assert (error.code, error.param, error.line) == ("model_not_found", "body.model", 2)
+    assert error.message == "There is no such model."
+
+
 async def test_so_many_lines_are_asked_at_once(tmp_path: Path) -> None:
     scene, asker = Scene(tmp_path, LINES), FakeAsker()
     asker.open.clear()

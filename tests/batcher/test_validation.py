@@ -23,8 +23,8 @@ async def checked(tmp_path: Path, text: str, longest: int = LONGEST) -> Checked:
 
 async def test_lines_are_counted_and_the_model_is_found(tmp_path: Path) -> None:
     found = await checked(tmp_path, line("a") + "\n" + line("b"))
-    assert found == Checked(2, "m", [])
-    assert await checked(tmp_path, line("a", body={})) == Checked(1, None, [])
+    assert found == Checked(2, "m", 1, [])
+    assert await checked(tmp_path, line("a", body={})) == Checked(1, None, 1, [])
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ async def test_what_is_told_has_a_length(tmp_path: Path) -> None:
     found = await checked(tmp_path, line(long) + line(long) + line("b", body={"model": long}), 10_000)
     assert [error.code for error in found.errors] == ["duplicate_custom_id", "mismatched_model"]
     assert all(len(error.message) < 200 for error in found.errors)
-    assert await checked(tmp_path, line("a", body={"model": "n" * 513})) == Checked(1, None, [])
+    assert await checked(tmp_path, line("a", body={"model": "n" * 513})) == Checked(1, None, 1, [])
 
 
 async def test_so_many_errors_are_told_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

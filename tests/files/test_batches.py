@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actorserve.actors.files.batches import BatchState, BatchStore, NoInput
+from actorserve.actors.files.batches import Batch, BatchState, BatchStore, NoInput
+from actorserve.actors.files.store import InUse
 from tests.files.deaths import deaths
-from tests.files.test_store import BATCH, ID, OTHER, OWNER, keep, request, store_at
+from tests.files.test_store import BATCH, ID, OTHER, OWNER, SECOND, keep, request, store_at
 
 
 def stores(path: Path) -> BatchStore:
@@ -40,6 +41,40 @@ def test_without_its_input_there_is_none(tmp_path: Path) -> None:
     with pytest.raises(NoInput):
         batches.create(request(f"file-{'0' * 24}"))
     assert batches.all() == []
+
+
+def test_only_its_readers_are_looked_at_when_a_file_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, files = stores(tmp_path), store_at(tmp_path)
+    keep(files, file_id=SECOND)
+    other = f"batch_{'4' * 24}"
+    batches.create(request())
+    batches.create(msgspec.structs.replace(request(SECOND), id=other))
+    looked, get = list[str](), BatchStore.get
+
+    def look(store: BatchStore, name: str) -> Batch | None:
+        looked.append(name)
+        return get(store, name)
+
+    monkeypatch.setattr(BatchStore, "get", look)
+    with pytest.raises(InUse, match=BATCH):
+        files.delete(ID)
+    batches.save(BATCH, BatchState(status="completed"))
+    files.delete(ID)
+    assert set(looked) == {BATCH} and files.find(ID, OWNER) is None
+
+
+def test_old_batches_are_removed_once_they_have_ended(tmp_path: Path) -> None:
+    batches, names = stores(tmp_path), [f"batch_{digit * 24}" for digit in "4567"]
+    ends = {"4": ("completed", 99), "5": ("failed", 100), "6": ("in_progress", None), "7": ("cancelled", 99)}
+    for name, (status, ended_at) in zip(names, ends.values(), strict=True):
+        batches.create(msgspec.structs.replace(request(), id=name))
+        batches.save(name, BatchState(status=status, ended_at=ended_at))
+        os.utime(batches.place(name) / "state.json", (99, 99))
+    os.utime(batches.place(names[3]) / "state.json", (200, 200))  # looked at no further
+    assert batches.remove_old(100) == 1 and batches.remove_old(100) == 0
+    assert {one.id for one in batches.all()} == set(names[1:])
+    assert sorted(one.name for one in (tmp_path / "files" / ID).glob("batch_*")) == names[1:]
+    assert os.listdir(tmp_path / "tmp") == []
 
 
 def test_what_is_cancelled_says_so_until_it_has_ended(tmp_path: Path) -> None:

@@ -27,3 +27,7 @@ class FileOptions(ToolOptions, frozen=True, kw_only=True):
         Positive | None,
         Meta(description="lines of batches that are asked at once; half of --max-num-seqs of all engines if left out"),
     ] = None
+    batch_retention_days: Annotated[
+        int,
+        Meta(ge=0, le=36500, description="after which a batch that has ended is no longer there; 0: it stays for good"),
+    ] = 30
