@@ -139,6 +139,11 @@ def _granite(opened: bool) -> OutputParser:
     return ThinkingReader(starts, ends, inside=opened)
 
 
+def _hunyuan(opened: bool) -> OutputParser:
+    starts, ends = zip(THINK_MARKERS["hy_v3"], _THINK, strict=True)  # its preview's tags have no suffix
+    return ThinkingReader(starts, ends, opened)
+
+
 def _answering(name: str) -> Callable[[bool], OutputParser]:
     return lambda opened: Chain(_between(name)(opened), Unwrapped(*ANSWER_TAGS[name]))
 
@@ -151,6 +156,7 @@ REASONING_PARSERS: dict[str, Callable[[bool], OutputParser]] = {
     **{name: _between(name) for name in THINK_MARKERS},
     **{name: _answering(name) for name in ANSWER_TAGS},
     "granite": _granite,
+    "hy_v3": _hunyuan,
     HARMONY_REASONING: _harmony,
 }
 

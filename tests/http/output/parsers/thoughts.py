@@ -151,6 +151,7 @@ THOUGHTS = [
         thought="x\n\n",
         calls=(("now", {}),),
     ),
+    Sample("of the preview", "<think>a</think>b", reasoning="hy_v3", thought="a", content="b"),
     Sample(
         "more thoughts, and an end too many",
         "<|channel>thought\na<channel|>b<|channel>thought\nc<channel|><channel|>d",
