@@ -120,4 +120,5 @@ ReasoningParser = Literal[
     "nemotron_v3",
     "longcat",
     "hy_v3",
+    "apriel",
 ]

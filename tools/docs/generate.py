@@ -74,6 +74,7 @@ MODELS = {  # who writes in a format, by the parser's name
     "hunyuan_a13b": "Hunyuan A13B, 7B and smaller, with `<answer>`",
     "hy_v3": "Hunyuan 3 (Hy3)",
     "minicpm5": "MiniCPM 5",
+    "apriel": "Apriel 1.6 Thinker",
     "jamba": "Jamba",
     "nemotron_json": "Nemotron Nano 2, Llama-Nemotron",
     "nemotron_v3": "Nemotron 3",

@@ -77,6 +77,7 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
     "ernie45": _THINK,
     "hunyuan_a13b": _THINK,
     "hy_v3": ("<think:opensource>", "</think:opensource>"),
+    "apriel": ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     "mistral": ("[THINK]", "[/THINK]"),
     "granite": ("Here is my thought process:", "Here is my response:"),
     "granite33": _THINK,
@@ -249,6 +250,7 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|channel\|>", HARMONY_REASONING),
     (r"\[THINK\]", "mistral"),
     (r"Here is my thought process:", "granite"),
+    (_all("Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]"), "apriel"),
     (r"<response></response>", "granite33"),
     (r"<minimax:tool_call>", "minimax_m2"),  # whose results of tools stand in <response>
     (_all("</think>", "<response>"), "ernie45"),
