@@ -22,7 +22,7 @@ from ..middleware.context import ACCOUNT, NOTED, REQUEST_ID, RequestContext, nam
 from ..openai.mistral import is_mistrals
 from ..output.answer import Answer
 from ..speech import answers
-from ..speech.events import MistralTranscriptWriter, TranscriptWriter
+from ..speech.events import MistralTranscriptWriter, TranscriptWriter, VllmTranscriptWriter
 from ..speech.fallback import Fallback, Take, has_thresholds
 from ..speech.language import in_one_language
 from ..speech.prepare import (
@@ -45,6 +45,7 @@ from ..transport.sse import EventStream
 from .generate import Generator
 
 WORD = "word"
+VLLM_CHUNKS = {TRANSCRIBE: "transcription.chunk", TRANSLATE: "translation.chunk"}
 Windows = list[tuple[float, float]]  # in seconds
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
@@ -105,6 +106,8 @@ class SpeechApi:
                 writer = TranscriptWriter(job, measured.seconds)
                 if is_mistrals(request.headers.get("User-Agent", "")):
                     writer = MistralTranscriptWriter(job, measured.seconds, model, body.language)
+                elif body.stream_include_usage or body.stream_continuous_usage_stats:
+                    writer = VllmTranscriptWriter(job, answer, body, VLLM_CHUNKS[task])
                 return await _stream(request, job, writer, start)
             await asyncio.shield(job.done)
             body = msgspec.structs.replace(body, language=body.language or job.choices[0].language or None)

@@ -19,7 +19,6 @@ SPEECH: tuple[Route, ...] = (
             Transcription,
             SpeechRequest,
             TranscriptEvent,
-            ends="",
             statuses=ASKS,
             hears=True,
         )

@@ -1,4 +1,4 @@
-"""The events of a streamed transcript, as OpenAI's clients read them: pieces of text, then all of it."""
+"""The events of a streamed transcript: pieces of text and then all of it, or what others' clients read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 from ..errors import ApiError
 from ..generation.choice import Choice
 from ..generation.job import Job
-from ..output.answer import EVENTS, encode
+from ..output.answer import DONE, EVENTS, Answer, encode
+from ..output.answer import usage as tokens_used
 from ..output.events import Content
 from .answers import as_mistrals, usage, whole
+from .schemas import SpeechRequest
 from .transcript import plain
 
 
@@ -65,6 +67,32 @@ class MistralTranscriptWriter(TranscriptWriter):
     def _done(self, text: str) -> bytes:
         told = as_mistrals(whole(text, self._seconds), self._model, self._language)
         return _named({"type": "transcription.done", **told})
+
+
+class VllmTranscriptWriter(TranscriptWriter):
+    """The same for vLLM's clients, as its benchmarks are: chunks as of a chat, whose tokens are counted."""
+
+    def __init__(self, job: Job, answer: Answer, request: SpeechRequest, kind: str) -> None:
+        """`kind`: their `object`."""
+        super().__init__(job, 0.0)
+        self._answer, self._kind = answer, kind
+        self._counts = bool(request.stream_include_usage)
+        self._counts_each = self._counts and bool(request.stream_continuous_usage_stats)
+
+    def _delta(self, text: str) -> bytes:
+        return self._chunk([{"index": 0, "delta": {"content": text}, "finish_reason": None}], self._counts_each)
+
+    def _done(self, text: str) -> bytes:
+        end = self._chunk([{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}], self._counts_each)
+        return end + (self._chunk([], True) if self._counts else b"") + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return _event(error.body()) + DONE
+
+    def _chunk(self, choices: list[dict[str, Any]], counted: bool) -> bytes:
+        head = {"id": self._answer.id, "object": self._kind, "created": self._answer.created}
+        counts = {"usage": tokens_used(self._job)} if counted else {}
+        return _event({**head, "model": self._answer.model, "choices": choices, **counts})
 
 
 def _named(body: dict[str, Any]) -> bytes:

@@ -122,6 +122,9 @@ def check(body: SpeechRequest, spec: SpeechSpec, task: str) -> None:
         raise bad_request("model: this model does not translate.", "model")
     if body.stream and body.response_format not in ("json", "text"):
         raise bad_request(f"stream: response_format {body.response_format} is told as a whole.", "stream")
+    for name in ("stream_include_usage", "stream_continuous_usage_stats"):
+        if getattr(body, name) and not body.stream:
+            raise bad_request(f"{name} goes with stream: true.", name)
     if len(body.prompt or "") > MAX_PROMPT:
         raise bad_request(f"prompt has more than {MAX_PROMPT} characters.", "prompt")
     if body.stream and has_thresholds(body):

@@ -43,6 +43,8 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
     n: int | None = None
     watermarking: bool | None = None
     vllm_xargs: str | None = None
+    stream_include_usage: bool | None = None  # either has a stream told as vLLM's clients read it
+    stream_continuous_usage_stats: bool | None = None
     context_bias: list[str] | None = None  # this and what follows are Mistral's
     diarize: bool | None = None
     file_id: str | None = None
@@ -103,9 +105,14 @@ class Transcription(msgspec.Struct, kw_only=True):
 
 
 class TranscriptEvent(msgspec.Struct, kw_only=True):
-    """An event of a stream: transcript.text.delta or transcript.text.done."""
+    """An event of a stream: transcript.text.delta or transcript.text.done; or a chunk as vLLM's clients read it."""
 
-    type: str
+    type: str | None = None
     delta: str | None = None
     text: str | None = None
     usage: dict[str, Any] | None = None
+    id: str | None = None  # this and what follows are of chunks
+    object: str | None = None
+    created: int | None = None
+    model: str | None = None
+    choices: list[dict[str, Any]] | None = None

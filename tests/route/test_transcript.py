@@ -62,6 +62,43 @@ def test_mistrals_events_are_gone_on_with_likewise() -> None:
     assert [json.loads(data)["text"] for _, data in events] == [" la", "te.", "It is late."] and transcript.closed
 
 
+def chunk(replica: int, text: str | None, **more: object) -> bytes:
+    """An event of vLLM's."""
+    choices = [] if text is None else [{"index": 0, "delta": {"content": text}}]
+    told = {"id": f"cmpl-{replica}", "created": replica, "choices": choices} | more
+    return b"data: %s\n\n" % json.dumps(told, separators=(",", ":")).encode()
+
+
+def chunks(replica: int, *texts: str) -> list[bytes]:
+    told = [chunk(replica, text) for text in (*texts, "")]
+    return [*told, chunk(replica, None, usage={"completion_tokens": 4}), b"data: [DONE]\n\n"]
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_vllms_chunks_are_gone_on_with_likewise(cut: int) -> None:
+    """Each comes once, the end and the counts, too, and under one id."""
+    first, transcript = chunks(1, "It", " is", " late."), Transcript()
+    assert transcript.feed(b"".join(first[:cut])) == (b"".join(first[:cut]), cut)
+    transcript.drop_rest()
+    passed = b"".join(first[:cut]) + transcript.feed(b"".join(chunks(2, "It is la", "te.")))[0]
+    *events, end = passed.removesuffix(b"\n\n").split(b"\n\n")
+    told = [json.loads(event[6:]) for event in events]
+    assert end == b"data: [DONE]" and transcript.closed
+    assert {(one["id"], one["created"]) for one in told} == ({("cmpl-1", 1)} if cut else {("cmpl-2", 2)})
+    assert "".join(one["delta"]["content"] for event in told for one in event["choices"]) == "It is late."
+    assert [len(event["choices"]) for event in told[-2:]] == [1, 0] and all(event["choices"] for event in told[:-1])
+    assert sum(event["choices"] == [{"index": 0, "delta": {"content": ""}}] for event in told) == 1
+
+
+@pytest.mark.parametrize("form", ["delta", "chunk"])
+def test_chunks_of_another_text_are_not_put_behind_it(form: str) -> None:
+    transcript = Transcript()
+    transcript.feed(chunk(1, "It is"))
+    transcript.drop_rest()
+    with pytest.raises(TrailError, match="another text"):
+        transcript.feed(chunk(2, "It was") if form == "delta" else chunk(2, "It") + chunk(2, ""))
+
+
 @pytest.mark.parametrize("other", [[delta("It was")], [delta("I"), DONE]])
 def test_the_end_of_another_text_is_not_put_behind_it(other: list[bytes]) -> None:
     transcript = Transcript()

@@ -1,5 +1,6 @@
 """The stream of what was said in a sound, gone on with by asking again: its server tells no trail, but its events have
-no ids and no times, and the same sound makes the same text where nothing is drawn, or the client gave a seed.
+no ids and no times, or those of the first, and the same sound makes the same text where nothing is drawn, or the client
+gave a seed.
 
 Another replica writes all of it down once more. What the client has of it is dropped, and has to be the same: where it
 is not, the stream breaks off, since no end of another text belongs behind this one.
@@ -16,7 +17,8 @@ from .trail import MOST_HELD, TrailError
 
 PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
 DELTAS = {"transcript.text.delta": "delta", "transcription.text.delta": "text"}  # OpenAI's, Mistral's: the text's field
-DONE, ERROR = ("transcript.text.done", "transcription.done"), "error"
+DONE = ("transcript.text.done", "transcription.done")
+END = b"[DONE]"  # of chunks
 ENDING = "server_ending"  # the code of an error that another server does not have
 MODEL = re.compile(rb'name="model"[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n--')
 encode = msgspec.json.Encoder().encode
@@ -28,13 +30,28 @@ class ErrorOf(msgspec.Struct, frozen=True):
     code: str | int | None = None
 
 
-class Event(msgspec.Struct):
-    """Of the stream."""
+class Piece(msgspec.Struct, frozen=True):
+    """`delta` of a chunk."""
 
-    type: str
+    content: str = ""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Of a chunk."""
+
+    delta: Piece = Piece()
+
+
+class Event(msgspec.Struct):
+    """Of the stream. Chunks, which are vLLM's, have no type."""
+
+    type: str = ""
     delta: str = ""
     text: str = ""
-    error: ErrorOf = ErrorOf()
+    error: ErrorOf | None = None
+    choices: list[Choice] | None = None
+    id: str = ""
+    created: int = 0
 
 
 decode = msgspec.json.Decoder(Event).decode
@@ -49,6 +66,8 @@ class Transcript:
         self._text = ""  # that the client has
         self._behind = ""  # what of it has not come again yet
         self._held = b""
+        self._head: dict[str, str | int] = {}  # of the first chunk
+        self._ends = self._ended = 0  # chunks without text: that the client has, that have come of this replica
 
     @property
     def tokens(self) -> int:
@@ -57,7 +76,7 @@ class Transcript:
 
     def drop_rest(self) -> None:
         """The replica is gone: another one begins anew."""
-        self._held, self._behind = b"", self._text
+        self._held, self._behind, self._ended = b"", self._text, 0
 
     def ask(self, target: str, body: bytes, request_id: str) -> tuple[str, bytes]:
         """The same once more."""
@@ -84,36 +103,71 @@ class Transcript:
         name, found, data = written.partition(b"data: ")
         if not found or (name and not name.startswith(b"event: ")):
             return written + b"\n\n"
-        try:
-            event = decode(data)
-        except msgspec.MsgspecError:
-            raise TrailError("an event of a transcript cannot be read") from None
-        if event.type == ERROR and event.error.code == ENDING:
+        if data == END:
+            self.closed = True
+            return written + b"\n\n"
+        event = _read(data)
+        if event.error is not None and event.error.code == ENDING:
             raise TrailError("its server ends")
+        if event.choices is not None:
+            return self._chunk(event, event.choices, data)
         if event.type in DELTAS:
             return self._new(event, name, written)
         if self._behind and event.type in DONE:
             self._differs()
-        self.closed = event.type in (*DONE, ERROR)
+        self.closed = event.type in DONE or event.error is not None
         return written + b"\n\n"
 
     def _new(self, event: Event, name: bytes, written: bytes) -> bytes:
         """Of a piece of text, what the client has not got."""
         field = DELTAS[event.type]
         text: str = getattr(event, field)
+        rest = self._rest(text)
+        if rest == text:
+            return written + b"\n\n"
+        return b"%sdata: %s\n\n" % (name, encode({"type": event.type, field: rest})) if rest else b""
+
+    def _chunk(self, event: Event, choices: list[Choice], data: bytes) -> bytes:
+        """The same of a chunk, which has the id and the time of the first."""
+        self._head = self._head or {"id": event.id, "created": event.created}
+        text = choices[0].delta.content if choices else ""
+        if text:
+            rest = self._rest(text)
+        elif self._behind:
+            self._differs()
+        else:
+            self._ended += 1
+            rest = ""
+        if not rest and (text or self._ended <= self._ends):
+            return b""
+        self._ends = max(self._ends, self._ended)
+        told = msgspec.json.decode(data) | self._head
+        if rest != text:
+            told["choices"][0]["delta"]["content"] = rest
+        return b"data: %s\n\n" % encode(told)
+
+    def _rest(self, text: str) -> str:
+        """What the client has not got of the next piece."""
         known = min(len(text), len(self._behind))
         if text[:known] != self._behind[:known]:
             self._differs()
         self._behind = self._behind[known:]
         self._text += text[known:]
-        if not known:
-            return written + b"\n\n"
-        rest = text[known:]
-        return b"%sdata: %s\n\n" % (name, encode({"type": event.type, field: rest})) if rest else b""
+        return text[known:]
 
     def _differs(self) -> None:
         self.is_over = True
         raise TrailError("another replica hears another text")
+
+
+def _read(data: bytes) -> Event:
+    try:
+        event = decode(data)
+    except msgspec.MsgspecError:
+        event = Event()
+    if not event.type and event.error is None and event.choices is None:
+        raise TrailError("an event of a transcript cannot be read")
+    return event
 
 
 def model_of(path: str, body: bytes) -> str:

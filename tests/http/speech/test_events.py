@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.prompts import TextPrompt
+from actorserve.http.errors import bad_request
 from actorserve.http.generation.job import Job
+from actorserve.http.output.answer import Answer
 from actorserve.http.speech.answers import as_mistrals, whole
-from actorserve.http.speech.events import MistralTranscriptWriter, TranscriptWriter
+from actorserve.http.speech.events import MistralTranscriptWriter, TranscriptWriter, VllmTranscriptWriter
+from actorserve.http.speech.schemas import SpeechRequest
 from tests.http.fakes import rendered, say
 
 COUNTS = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
@@ -45,6 +50,24 @@ async def test_mistrals() -> None:
     ((name, done),) = events(writer.closing())
     assert name == done["type"] == "transcription.done"
     assert done == {"type": name, **as_mistrals(whole("It is late.", 1.5), "ears", "en")}
+
+
+@pytest.mark.parametrize("each", [False, True])
+async def test_vllms(each: bool) -> None:
+    """Its benchmarks read them: chunks, the counts of tokens, and the end."""
+    made, answer = job(), Answer("ears", False, 5, 7)
+    asked = SpeechRequest(file=b"", stream=True, stream_include_usage=True, stream_continuous_usage_stats=each)
+    writer = VllmTranscriptWriter(made, answer, asked, "transcription.chunk")
+    written, done = writer.update(made.choices[0]) + writer.closing(), b"data: [DONE]\n\n"
+    assert written.endswith(done)
+    text, end, counts = [data for _, data in events(written.removesuffix(done))]
+    head = {"id": answer.id, "object": "transcription.chunk", "created": 7, "model": "ears"}
+    assert all(head.items() <= event.items() for event in (text, end, counts))
+    assert text["choices"] == [{"index": 0, "delta": {"content": "It is late."}, "finish_reason": None}]
+    assert end["choices"] == [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]
+    assert counts["choices"] == [] and counts["usage"]["completion_tokens"] == 3
+    assert (text.get("usage"), end.get("usage")) == ((counts["usage"],) * 2 if each else (None, None))
+    assert writer.failed(bad_request("no", "file")).endswith(done)
 
 
 def test_a_whole_one_of_mistrals() -> None:

@@ -26,6 +26,7 @@ from tests.support.server import Server
 
 SHORT, LONG = sound(1.7), sound(7.0, seed=1)
 SLOW = pytest.mark.slow
+COUNTED = ("stream_include_usage", "stream_continuous_usage_stats")
 BEGUN = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>"]
 
 
@@ -169,6 +170,28 @@ def test_so_it_does_in_the_language_that_was_heard(client: OpenAI, speech_server
     assert sequences() - begun == 2 * undisturbed == 2 * (len(windows(LONG / np.float32(32768), RATE, SECONDS)) + 1)
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_vllms_benchmark_reads_chunks(speech_server: Server, reference: Reference, dies: bool) -> None:
+    """Whose fields of the form ask for them; also where the frontend dies meanwhile."""
+    form = {"model": "ears", "language": "en", "stream": "True", "max_completion_tokens": "200"}
+    asked = {"data": form | dict.fromkeys(COUNTED, "True"), "files": {"file": wav(LONG)}, "timeout": 60}
+    told: list[str] = []
+    with httpx.stream("POST", f"{speech_server.base_url}/v1/audio/transcriptions", **asked) as answer:  # type: ignore[arg-type]
+        for line in filter(None, answer.iter_lines()):
+            if dies and len(told) == 2:
+                os.kill(speech_server.pids()["frontend-0"], signal.SIGKILL)
+            told.append(line.removeprefix("data: "))
+    assert told.pop() == "[DONE]"
+    *events, last = map(json.loads, told)
+    assert {(one["id"], one["object"], one["model"]) for one in events} == {(last["id"], "transcription.chunk", "ears")}
+    pieces = [event["choices"][0]["delta"]["content"] for event in events]
+    assert "".join(pieces).strip() == long_text(reference) and pieces.count("") == 1
+    assert events[-1]["choices"][0]["finish_reason"] == "stop"
+    assert last["choices"] == [] and last["usage"] == events[-1]["usage"]
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts) and counts[-1] >= len(pieces) - 1
+
+
 def test_other_forms_of_files(client: OpenAI) -> None:
     whole = ask(client, language="en").text
     file = ("a.flac", encoded(SHORT, "flac", "flac"))
@@ -186,6 +209,7 @@ def test_other_forms_of_files(client: OpenAI) -> None:
         ({"response_format": "srt", "timestamp_granularities": ["word"]}, "timestamp_granularities", "verbose_json"),
         ({"timestamp_granularities": ["segment"]}, "timestamp_granularities", "verbose_json"),
         ({"response_format": "srt", "stream": True}, "stream", "srt"),
+        *(({"extra_body": {name: True}}, name, "stream: true") for name in COUNTED),
         ({"file": b"no sound"}, "file", "no sound in a form"),
         ({"file": b""}, "file", "empty"),
         ({"include": ["logprobs"]}, "include", "not supported"),
