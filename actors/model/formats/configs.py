@@ -35,6 +35,7 @@ from .stored import (
 from .torchao import read_torchao
 
 EXPERT = re.compile(r"\.experts\.\d+\.")
+MLX_FLOATS = {"mxfp4": (32, "U8"), "nvfp4": (16, "F8_E4M3")}  # by mode: columns that share a scale, and its type
 EXPERT_FLOAT4 = Float4Weight(group=32, weight="weight", scale_type="U8", scale="scale")  # DeepSeek V4's
 FURTHER_TOKENS = re.compile(r"mtp\..*")  # its layers that predict them
 PATTERN = re.compile(r"[*+?^$()\[\]{}|\\]")  # in a name that is none: auto-round names layers by both
@@ -219,10 +220,9 @@ def _bitsandbytes(given: Values) -> StoredWeights:
 
 def _mlx(given: Values) -> StoredWeights:
     """All weights and embeddings; layers of which more is said stand beside that, with false those in floats."""
-    one_of(given, "mode", ("affine",), "affine")
-    base = _affine(given, given)
+    base = _of_mlx(given, given)
     own = {name: given.object(name) for name, rule in given.values.items() if isinstance(rule, dict)}
-    forms = {name: base if rule is None else _affine(rule, given) for name, rule in own.items()}
+    forms = {name: base if rule is None else _of_mlx(rule, given) for name, rule in own.items()}
     floats = {name for name, rule in given.values.items() if rule is False}
 
     def of(name: str) -> WeightFormat | None:
@@ -230,6 +230,17 @@ def _mlx(given: Values) -> StoredWeights:
         return None if named in floats else forms.get(named, base)
 
     return StoredWeights(name="mlx", of=of, embeddings=True)
+
+
+def _of_mlx(given: Values, whole: Values) -> WeightFormat:
+    """What is said of one layer, or of all; a layer's mode is affine where it says none."""
+    mode = one_of(given, "mode", ("affine", *MLX_FLOATS), "affine")
+    if mode == "affine":
+        return _affine(given, whole if whole["mode"] in (None, "affine") else given)
+    group, scales = MLX_FLOATS[mode]
+    one_of(given, "bits", (4,), 4)
+    one_of(given, "group_size", (group,), group)
+    return Float4Weight(group=group, weight="weight", scale_type=scales, scale="scales", words=True)
 
 
 def _metal(given: Values) -> StoredWeights:

@@ -180,7 +180,9 @@ class AffineWeight(WeightFormat, frozen=True, kw_only=True):
 
 
 class Float4Weight(WeightFormat, frozen=True, kw_only=True):
-    """Floats of 4 bits, two in a byte, and a scale of 8 bits for each group: NVFP4 and MXFP4."""
+    """Floats of 4 bits, two in a byte, and a scale of 8 bits for each group: NVFP4 and MXFP4; or MLX', whose bytes lie
+    in words, and floats of 8 bits as whole numbers.
+    """
 
     group: int
     weight: str
@@ -188,12 +190,14 @@ class Float4Weight(WeightFormat, frozen=True, kw_only=True):
     scale: str = "weight_scale"
     whole: str | None = None  # a scale of all groups' scales
     divides: bool = False  # it does, in place of multiplying
+    words: bool = False
     others: Others = ()
 
     def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
-        types = POWERS if self.scale_type == "U8" else (self.scale_type,)
+        types = POWERS if self.scale_type == "U8" else ("U8",) if self.words else (self.scale_type,)
+        bytes_of = StoredSpec((rows, blocks(columns, 2)), ("U8", "I8"))
         found = {
-            self.weight: StoredSpec((rows, blocks(columns, 2)), ("U8", "I8")),
+            self.weight: StoredSpec((rows, blocks(4 * columns, WORD)), ("U32",)) if self.words else bytes_of,
             self.scale: StoredSpec((rows, blocks(columns, self.group)), types),
         }
         if self.whole:
@@ -202,7 +206,7 @@ class Float4Weight(WeightFormat, frozen=True, kw_only=True):
 
     @property
     def stays(self) -> bool:
-        return _in_steps(self.group)
+        return _in_steps(self.group) and not self.words
 
 
 class ExpertFloat4Weight(WeightFormat, frozen=True, kw_only=True):

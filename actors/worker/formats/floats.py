@@ -21,7 +21,10 @@ def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tens
     packed = stored[form.weight]
     pairs = torch.index_select(_pairs(), 0, packed.view(torch.uint8).reshape(-1).int())
     numbers = torch.view_as_real(pairs).view(rows, -1)[:, :columns]
-    scale = scale_numbers(stored[form.scale])
+    scale = stored[form.scale]
+    if form.words and form.scale_type == "F8_E4M3":
+        scale = scale.view(torch.float8_e4m3fn)
+    scale = scale_numbers(scale)
     if form.whole is not None:
         whole = stored[form.whole].float().view(())
         scale = scale / whole if form.divides else scale * whole

@@ -67,6 +67,17 @@ def mlx(bits: int) -> Pack:
     return pack
 
 
+def mlx_floats(pack: Pack) -> Pack:
+    """Floats of 4 bits with a scale by group, whose bytes lie in words."""
+
+    def packed(weight: np.ndarray) -> Packed:
+        found, exact = pack(weight)
+        words = found["weight_packed"].numpy().view(np.uint32)
+        return {"weight": torch.from_numpy(words), "scales": found["weight_scale"].view(torch.uint8)}, exact
+
+    return packed
+
+
 def torchao(group: int | None) -> Pack:
     """Whole numbers by row; or of 4 bits by group, with zero points."""
 
@@ -93,10 +104,10 @@ def torchao_config(group: int | None) -> dict[str, Any]:
     return {"quant_method": "torchao", "quant_type": quant_type, "modules_to_not_convert": ["lm_head", MLP]}
 
 
-def mlx_config(bits: int) -> dict[str, Any]:
+def mlx_config(bits: int, mode: str = "affine", group: int = MLX_GROUP) -> dict[str, Any]:
     floats = dict.fromkeys(("lm_head", "model.embed_tokens"), False)
     floats |= {f"{MLP}.{name}_proj": False for name in ("gate", "up", "down")}
-    return {"quant_method": "mlx", "bits": bits, "group_size": MLX_GROUP, "mode": "affine", **floats}
+    return {"quant_method": "mlx", "bits": bits, "group_size": group, "mode": mode, **floats}
 
 
 def quark_config(**weight: Any) -> dict[str, Any]:

@@ -189,13 +189,13 @@ def int8_with_zero_points() -> Format:
 
 
 def four_bits(config: dict[str, Any], kind: str) -> Format:
-    """kind: mx, nv (compressed-tensors), modelopt."""
+    """kind: mx, nv (compressed-tensors), modelopt, mlx (nvfp4's, with no scale of all scales)."""
 
     def pack(weight: np.ndarray) -> tuple[Stored, np.ndarray]:
         size = 32 if kind == "mx" else 16
         groups = weight.reshape(len(weight), -1, size)
         wanted = np.abs(groups).max(2) / 6
-        whole = np.float32(1.0 if kind == "mx" else wanted.max() / 448)
+        whole = np.float32(1.0 if kind in ("mx", "mlx") else wanted.max() / 448)
         if kind == "mx":
             exponents = np.ceil(np.log2(wanted))
             stored, scales = torch.from_numpy((exponents + 127).astype(np.uint8)), 2.0**exponents
@@ -293,6 +293,8 @@ FORMATS: dict[str, Format] = {
     "torchao_groups": Format(other.torchao_config(32), other.torchao(32)),
     "mlx": Format(other.mlx_config(4), other.mlx(4)),
     "mlx_3": Format(other.mlx_config(3), other.mlx(3)),
+    "mlx_mxfp4": Format(other.mlx_config(4, "mxfp4"), other.mlx_floats(four_bits({}, "mx").pack)),
+    "mlx_nvfp4": Format(other.mlx_config(4, "nvfp4", 16), other.mlx_floats(four_bits({}, "mlx").pack)),
     "quark_fp8": Format(other.quark_config(dtype="fp8_e4m3", qscheme="per_tensor"), other.by_one),
     "quark_fp8_rows": Format(other.quark_config(dtype="fp8_e4m3", qscheme="per_channel", ch_axis=0), other.by_row),
     "quark_int8": Format(other.quark_config(dtype="int8", qscheme="per_channel", ch_axis=0), other.int8_by_row),

@@ -20,7 +20,7 @@ from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from tests.support.models.other_formats import MLX_GROUP, mlx, torchao_config
-from tests.support.models.weight_formats import write
+from tests.support.models.weight_formats import FORMATS, write
 from tests.worker.driver import config_for
 
 from .test_published_weights import answers, load
@@ -74,9 +74,10 @@ def test_an_older_name(source: Path, tmp_path: Path) -> None:
     assert answers(load(packed, quantization="none")) == answers(load(plain))
 
 
-def test_mlx_has_embeddings_so_too(checkpoints: Folders, tmp_path: Path) -> None:
-    """All that is multiplied or looked up; the table makes logits as well."""
-    packed, plain = write(checkpoints("llama_tied", initializer_range=0.1), "mlx", tmp_path)
+@pytest.mark.parametrize(("form", "whole"), [("mlx", {"bits": 4}), ("mlx_mxfp4", {"bits": 4, "mode": "mxfp4"})])
+def test_mlx_has_embeddings_so_too(form: str, whole: dict[str, Any], checkpoints: Folders, tmp_path: Path) -> None:
+    """All that is multiplied or looked up; the table makes logits as well. A layer's own mode is affine if not said."""
+    packed, plain = write(checkpoints("llama_tied", initializer_range=0.1), form, tmp_path)
     exact, tensors = load_file(plain / "model.safetensors"), load_file(packed / "model.safetensors")
     for name in [name for name in tensors if name.endswith(("embed_tokens.weight", "layers.1.mlp.up_proj.weight"))]:
         stored, meant = mlx(8)(tensors.pop(name).double().numpy())
@@ -85,13 +86,27 @@ def test_mlx_has_embeddings_so_too(checkpoints: Folders, tmp_path: Path) -> None
     save_file(tensors, packed / "model.safetensors", {"format": "mlx"})
     save_file(exact, plain / "model.safetensors", {"format": "pt"})
     more = {"bits": 8, "group_size": MLX_GROUP}
-    own = {"bits": 4, "group_size": MLX_GROUP, "model.embed_tokens": more, "model.layers.1.mlp.up_proj": more}
+    own = {**whole, "group_size": MLX_GROUP, "model.embed_tokens": more, "model.layers.1.mlp.up_proj": more}
     own |= {f"model.layers.1.mlp.{part}_proj": False for part in ("gate", "down")}
     change(packed, "quantization_config", quantization=own)
     change(packed, "", quantization_config=own)
     assert answers(load(packed, quantization="none")) == answers(load(plain))
     model = load(packed)
     assert isinstance(model, CpuModel) and isinstance(model.head, Int8Linear)
+
+
+def test_embeddings_of_mlx_are_floats_of_4_bits(checkpoints: Folders, tmp_path: Path) -> None:
+    packed, plain = write(checkpoints("llama_tied", initializer_range=0.1), "mlx_mxfp4", tmp_path)
+    exact, tensors = load_file(plain / "model.safetensors"), load_file(packed / "model.safetensors")
+    name = "model.embed_tokens.weight"
+    stored, meant = FORMATS["mlx_mxfp4"].pack(tensors.pop(name).double().numpy())
+    tensors |= {name.removesuffix("weight") + part: tensor for part, tensor in stored.items()}
+    exact[name] = exact[name].new_tensor(meant)
+    save_file(tensors, packed / "model.safetensors", {"format": "mlx"})
+    save_file(exact, plain / "model.safetensors", {"format": "pt"})
+    given = {name: value for name, value in FORMATS["mlx_mxfp4"].config.items() if name != "model.embed_tokens"}
+    change(packed, "", quantization_config=given)
+    assert answers(load(packed, quantization="none")) == answers(load(plain))
 
 
 def test_kinds_whose_weights_mlx_changes(source: Path, tmp_path: Path) -> None:

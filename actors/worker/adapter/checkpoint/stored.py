@@ -220,8 +220,8 @@ class Source:
                 columns, words = shape("qweight")
                 return words * WORD // 4, columns
             if isinstance(form, Float4Weight):
-                rows, half = shape(form.weight)
-                return rows, half * 2
+                rows, packed = shape(form.weight)
+                return rows, packed * (WORD // 4 if form.words else 2)
             if isinstance(form, BnbWeight):
                 state = self.read(f"{prefix}weight.quant_state.bitsandbytes__{form.kind}", ALL, None)
                 rows, columns = json.loads(bytes(state.tolist()))["shape"]

@@ -41,7 +41,17 @@ from ...driver import LENGTH, Driver, Sequence, config_for, make_runner  # noqa:
 from ..test_runner import BLOCKS, ROWS, TOKENS, GpuDriver, prompt  # noqa: E402
 
 Folders = Callable[..., Path]
-BECOME_FLOATS = ("w4a16_g_idx", "gptq_g_idx", "w8a8_zero_points", "torchao", "torchao_groups", "mlx", "mlx_3")
+BECOME_FLOATS = (
+    "w4a16_g_idx",
+    "gptq_g_idx",
+    "w8a8_zero_points",
+    "torchao",
+    "torchao_groups",
+    "mlx",
+    "mlx_3",
+    "mlx_mxfp4",
+    "mlx_nvfp4",
+)
 SERVED = ["awq"]
 SLOW_SERVED = [
     pytest.param(name, marks=pytest.mark.slow)
