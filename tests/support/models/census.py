@@ -47,6 +47,11 @@ FIELDS: dict[str, dict[str, Any]] = {  # where defaults make no model, or not on
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
     "qwen4_exp": {"text_config": QWEN4},
     "qwen4_exp_text": QWEN4,
+    "step3p7_text": {
+        **{"sliding_window": 512, "layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 12},
+        **{"num_hidden_layers": 45, "num_nextn_predict_layers": 3, "num_sliding_attention_heads": 96},
+        **{"swiglu_limits": [0.0] * 43 + [0.5] * 2 + [0.0] * 3, "swiglu_limits_shared": [0.0] * 44 + [0.5] + [0.0] * 3},
+    },
     "xmod": {"default_language": "en_XX"},
 }
 POPULAR = (

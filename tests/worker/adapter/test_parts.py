@@ -116,6 +116,7 @@ ASKED_AS_A_WHOLE = {  # that are asked as a whole
     "cosmos3_edge": "Cosmos3EdgeForConditionalGeneration",
     "muse_glimmer": "MuseGlimmerForConditionalGeneration",
     "muse_spark": "MuseSparkForConditionalGeneration",
+    "step3p7": "Step3p7ForConditionalGeneration",
 }
 QUICK = ("lfm2_vl", "muse_glimmer")
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": False, "sym": True}
