@@ -19,6 +19,7 @@ from ..openai.thinking import BUDGET, budget_field
 from ..output.answer import AnswerOptions
 from ..output.events import FirstCall, JoinedCalls, OutputParser
 from ..output.parsers.calls import ShortIds
+from ..output.parsers.markup import TO_ALL
 from ..output.parsers.registry import (
     HARMONY_TOOLS,
     JSON_ARRAY,
@@ -216,8 +217,12 @@ def _continuous(body: GenerationFields) -> bool:
 
 
 def _tool_parser(body: ChatRequest, settings: Settings) -> str | None:
-    """The parser that finds calls in the answer; None where there are no tools to call, or it is one's arguments."""
-    if not body.tools or body.tool_choice == "none":
+    """The parser that finds calls in the answer; None where there are no tools to call, or it is one's arguments. Where
+    an answer is said to somebody as calls are, it is read without tools, too.
+    """
+    if not body.tools:
+        return settings.tool_parser if settings.tool_parser in TO_ALL else None
+    if body.tool_choice == "none":
         return None
     if body.tool_choice not in (None, "auto") and settings.tool_parser != HARMONY_TOOLS:
         return JSON_ARRAY if body.tool_choice == "required" else None

@@ -181,6 +181,16 @@ async def test_thinking_that_is_left_out_has_no_logprobs_and_no_ids(parser: str 
     assert body["prompt_token_ids"] == [1, 2]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_to_whom_an_answer_is_said_is_no_part_of_it(stream: bool) -> None:
+    """Functionary says it without tools, too."""
+    for text, content in (("all\nHello.", "Hello."), ("Hello\nyou.", "Hello\nyou.")):
+        async with serving(tool_parser="functionary") as served:
+            answer = await ask(served, text, stream=stream)
+        choices = [one for event in (answer.events if stream else [answer.json]) for one in event["choices"]]
+        assert "".join(one.get("delta", one.get("message")).get("content", "") for one in choices) == content
+
+
 @pytest.mark.parametrize("tier", ["auto", "flex", None])
 async def test_the_tier_is_told_to_who_asks_for_one(served: Served, tier: str | None) -> None:
     """There is one."""
