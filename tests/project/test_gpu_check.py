@@ -63,6 +63,26 @@ def test_a_part_that_is_not(check: dict[str, Any], program: str, limit: float, s
     assert not well and said in "\n".join(lines)
 
 
+def test_what_asks_for_all_that_is_missing_may_hang(check: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an import of a broken library does: it is said, and the parts have their turns."""
+    names = check["lacking"].__globals__
+    monkeypatch.setitem(names, "LACKING_S", 0.5)
+    monkeypatch.setitem(names, "ended", lambda command, *given: check["ended"](["sleep", "60"], *given))
+    assert check["lacking"](dict(os.environ))[2] == "- cut after 0 s: "
+
+
+def test_a_part_that_does_not_even_die_is_left_behind(check: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that hangs in a driver: here nobody is killed, and the next part has its turn."""
+    names, killed = check["run"].__globals__, []
+    monkeypatch.setitem(names, "END_S", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(names["os"], "killpg", lambda *given: killed.append(given))
+        lines, well = check["run"]("steps", ["-c", "import threading; threading.Event().wait()"], 0.5, dict(os.environ))
+    (pid, _), (_, last) = killed
+    os.kill(pid, last)
+    assert os.waitpid(pid, 0)[0] == pid and not well and any("cut after" in line for line in lines)
+
+
 def test_where_there_is_no_git_and_no_gpu(check: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert check["head"]()[0].endswith("no GPU, commit unknown")

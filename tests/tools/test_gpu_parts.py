@@ -72,7 +72,7 @@ def test_a_server_that_does_not_start_is_measured_without_graphs(part: Part, sta
         f"    assert {starts} or serving.EAGER in options, 'no graphs'\n"
         "@contextlib.contextmanager\n"
         "def started(folder, *more):\n"
-        "    yield SimpleNamespace(wait_ready=lambda timeout: wait(more), lines=[], base_url='')\n"
+        "    yield SimpleNamespace(wait_ready=lambda timeout: wait(more), lines=[], output='', base_url='')\n"
         "serving.started = started\n"
         "serving.bursts = serving.steady = serving.death = lambda server, name: serving.say(name, 1)\n"
         "serving.beside_grammar = serving.compiled_late = serving.death\n"
@@ -84,6 +84,23 @@ def test_a_server_that_does_not_start_is_measured_without_graphs(part: Part, sta
     labels = {one["what"] for one in findings if one["value"] == 1}
     assert labels == {"Qwen3-0.6B" if starts else "Qwen3-0.6B, --enforce-eager"}
     assert [one["ok"] for one in findings if "from start to end" in one["what"]] == ([] if starts else [False])
+
+
+def test_a_server_that_is_cut_has_said_why(part: Part) -> None:
+    """What it said is in the log, whatever its part was waiting for."""
+    program = (
+        "import contextlib, os, signal, threading\n"
+        "from types import SimpleNamespace\n"
+        "from tools.gpu import serving\n"
+        "def wait(timeout):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    threading.Event().wait()\n"
+        "started = SimpleNamespace(wait_ready=wait, output='it compiles still')\n"
+        "serving.started = lambda *given: contextlib.nullcontext(started)\n"
+        "serving.serve(None)"
+    )
+    done = part.run(program)
+    assert done.returncode == 1 and done.stderr.endswith("it compiles still\n") and not done.stdout
 
 
 def test_a_part_of_what_is_timed_is_compiled_by_each_process(tmp_path: Path) -> None:
