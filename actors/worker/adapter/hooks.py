@@ -19,6 +19,8 @@ from transformers.masking_utils import AttentionMaskInterface
 from ...options.config import ConfigError
 
 NAME = "actorserve"
+# By what names models of transformers take one, the newest first: since 5.24 all but RWKV's have the same.
+CACHES = ("cache", "past_key_values", "cache_params", "past_key_value")
 Predicate = Callable[..., Any]  # (batch, head, query, key) -> may it be seen
 
 

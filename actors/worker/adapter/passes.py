@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .cache.own_states import given_states, replaced_forwards, take_states
-from .hooks import Unfit
+from .hooks import CACHES, Unfit
 
 STATE = "state"  # RWKV's
-CACHES = ("past_key_values", "cache_params", "past_key_value", STATE)
 KEPT = "logits_to_keep"
 
 
@@ -37,9 +36,7 @@ class Passes:
         self.decoder = _find_decoder(model)
         own = _names(model, self.decoder)
         self.positions = "position_ids" in own
-        self.cache = next((name for name in CACHES if name in own), "")
-        if not self.cache:
-            raise Unfit("has no argument for a cache")
+        self.cache = cache_among(own)
         if self.cache == STATE:  # its weights stay as they are: float16 alone needs hidden states to be halved
             about: Any = self.decoder.config
             about.rescale_every = 0
@@ -112,6 +109,14 @@ class Passes:
             return (self._rows, *answer[1:])
         answer.last_hidden_state = self._rows
         return answer
+
+
+def cache_among(names: Collection[str]) -> str:
+    """Of the names of arguments that of the cache."""
+    for name in (*CACHES, STATE):
+        if name in names:
+            return name
+    raise Unfit("has no argument for a cache")
 
 
 def _emptied(answer: Any) -> Any:

@@ -26,7 +26,7 @@ from ..memory import make_pools
 from .cache.own_states import OWN_CACHE
 from .hooks import Unfit
 from .model import AdaptedModel, Tier
-from .passes import CACHES, STATE, Passes
+from .passes import STATE, Passes, cache_among
 from .probe import Traits, probe
 
 PROMPTS, CHUNKS, DECODED = (29, 9, 13), (7, 9, 5), 8
@@ -137,7 +137,7 @@ def compare(expected: list[Tensor], found: list[Tensor]) -> None:
 def _reference(model: Any, text: Tensor, prompt: int) -> Tensor:
     """Logits of all positions as generate() would come to them: the prompt at once, then token by token."""
     names = Passes.arguments(model)
-    name = next(one for one in CACHES if one in names)
+    name = cache_among(names)
     makes_it = name in (STATE, "cache_params") or isinstance(model.config, OWN_CACHE)
     cache = None if makes_it else DynamicCache(config=model.config)
     parts, past = [], 0

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import MoEModelOutput, MoEModelOutputWithPastAndCrossAttentions
 
-from ..adapter.hooks import Unfit
+from ..adapter.hooks import CACHES, Unfit
 from .caches import CrossKeysValues, make_caches
 
 
@@ -29,7 +29,8 @@ class EncoderDecoderPasses:
         self.layers = _layers(model.config)
         self._own_configs()
         names = inspect.signature(self.decoder.forward).parameters
-        if "past_key_values" not in names or "encoder_hidden_states" not in names:
+        self._cache = next((name for name in CACHES if name in names), "")
+        if not self._cache or "encoder_hidden_states" not in names:
             raise Unfit("has a decoder without a cache, or without cross attention")
         self._positions: Tensor | None = None
         self.positions = self._take_positions()
@@ -74,12 +75,8 @@ class EncoderDecoderPasses:
         seen = self._unseen(whose.read_length) if answer is None else answer
         self._positions = positions
         try:
-            made = self.decoder(
-                input_ids=ids,
-                encoder_hidden_states=seen,
-                past_key_values=make_caches(whose, self.layers, known),
-                use_cache=True,
-            )
+            caches: dict[str, Any] = {self._cache: make_caches(whose, self.layers, known)}
+            made = self.decoder(input_ids=ids, encoder_hidden_states=seen, use_cache=True, **caches)
         finally:
             self._positions = None
         hidden: Tensor = made[0]

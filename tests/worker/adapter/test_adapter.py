@@ -134,7 +134,6 @@ def test_layers_that_read_the_keys_of_others_keep_none() -> None:
         ("bart", Tier.ROWS),
         ("mamba2", Tier.ROWS),
         ("mamba", Tier.TOKENS),
-        ("gptj", Tier.SINGLE),
         ("axk2", Tier.SINGLE),
     ],
 )

@@ -85,11 +85,13 @@ def _recurrent_block(
     input_states: Tensor,
     position_ids: Tensor,
     *args: Any,
-    past_key_values: Cache,
+    cache: Cache | None = None,
+    past_key_values: Cache | None = None,
     **given: Any,
 ) -> tuple[Tensor, None]:
     """What a recurrent block of RecurrentGemma makes of tokens behind those that its states stand for."""
-    layer: Any = past_key_values.layers[number]
+    kept: Any = past_key_values if cache is None else cache  # by its name before transformers 5.24, or since
+    layer = kept.layers[number]
     before = block.conv1d_width - 1
     x = block.linear_x(input_states).transpose(1, 2)
     x = layer.update_conv_state(x, conv_kernel_size=before)

@@ -21,9 +21,9 @@ from actorserve.kernels.cpu.native.library import Library
 
 from ...cpu.layers.native import current
 from ..cache.caches import Caches
-from ..hooks import NAME, Call, Unfit, attending, use_attention
+from ..hooks import CACHES, NAME, Call, Unfit, attending, use_attention
 from ..improve import TOGETHER, JoinedProducts, LinearModule, NormModule, PartModule
-from ..passes import CACHES, Passes
+from ..passes import Passes
 from ..probe import Recorder
 from .parts import FusedAttention, FusedMlp, rows_of
 from .whole import FAILURES, TOKENS, Given, near, replaced, take_layers, values, wide_values
