@@ -14,6 +14,7 @@ if DEVICE == "cpu":
 from actorserve.kernels.triton.linear.scaled_linear import round_rows, scaled_linear, scaled_weight  # noqa: E402
 from actorserve.kernels.triton.linear.stored_weights import decoded, stored_weight  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import supported  # noqa: E402
+from tests.support.gpu.scaled_products import needs_them  # noqa: E402
 
 E4M3 = torch.float8_e4m3fn
 
@@ -49,6 +50,7 @@ def test_rows_are_rounded(inputs: int, width: int, dtype: torch.dtype) -> None:
     assert 0 < apart < 0.04
 
 
+@needs_them
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.skipif(not supported(torch.device(DEVICE)), reason="this GPU has no such product")
 def test_products(biased: bool) -> None:

@@ -44,6 +44,7 @@ from actorserve.actors.worker.quantization.none import CublasLinear  # noqa: E40
 from actorserve.kernels.triton.linear.scaled_linear import round_rows, scaled_linear  # noqa: E402
 from actorserve.kernels.triton.linear.stored_weights import decoded  # noqa: E402
 from tests.support.compiler import cache_with_kernels  # noqa: E402
+from tests.support.gpu.scaled_products import needs_them  # noqa: E402
 from tests.support.models.gguf.files import convert  # noqa: E402
 from tests.support.models.gguf.formats import random_blocks  # noqa: E402
 from tests.support.models.weight_formats import write  # noqa: E402
@@ -132,6 +133,7 @@ def test_a_quantised_checkpoint_becomes_what_is_asked_for(checkpoints: Folders, 
     assert {weight.form for one in products(model) for weight in one.weights} == {"bits8"}
 
 
+@needs_them
 @pytest.mark.parametrize(("kept", "count"), [(False, 9), *slow((True, 6))])
 def test_inputs_of_8_bits(kept: bool, count: int, checkpoints: Folders, tmp_path: Path, caplog: Any) -> None:
     """Steps of over 64 tokens multiply e4m3 on both sides, of weights made at load or of a checkpoint's; and no floats
@@ -152,6 +154,7 @@ def test_inputs_of_8_bits(kept: bool, count: int, checkpoints: Folders, tmp_path
     assert [len(tokens) for tokens in answers(model, torch.bfloat16)] == [4, 4, 4]
 
 
+@needs_them
 def test_where_inputs_have_no_8_bits(checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=2, tie_word_embeddings=False)
     with pytest.raises(ConfigError, match="no weights here are e4m3"):

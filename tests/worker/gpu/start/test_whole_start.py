@@ -43,6 +43,7 @@ from actorserve.actors.worker.gpu.runner import GpuRunner
 from actorserve.actors.worker.vision.encoder import BadItem, VisionEncoder
 from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
 from tests.support.gpu.recorded_graphs import RecordedGraph, recording
+from tests.support.gpu.scaled_products import are_there
 from tests.support.models import heads
 from tests.support.models.vision import families
 from tests.support.warm import run_module
@@ -109,6 +110,9 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "by transformers, drafts": ("qwen3", {"model_impl": "transformers", "speculative_config": NGRAM}, DraftingRunner),
     "by transformers, windows": ("gemma3, windows", {"model_impl": "transformers"}, GpuRunner),
 }
+ROUNDED = "8-bit inputs"
+if not are_there():
+    del SETTINGS[ROUNDED]
 VARIED = ("gemma3", "deepseek_v3", "llama4")
 QUICK = (
     "latents",
@@ -121,7 +125,7 @@ QUICK = (
     "varied, deterministic, drafts",
     "draft model",
     "8-bit keys and values",
-    "8-bit inputs",
+    *({ROUNDED} & SETTINGS.keys()),
     "prompts of embeddings",
     "pictures",
 )
