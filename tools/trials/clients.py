@@ -38,6 +38,9 @@ SCRIPTS = {
     "fields0": "[[ ## town ## ]]\nOslo\n\n[[ ## completed ## ]]",
     "json0": '{"town": "Oslo"}',
     "tags0": "<town>\nOslo\n</town>",
+    "think0": "<think>\nI ponder it.\n</think>\n\nThought and said.",
+    "ponder0": "<think>\nI should look.\n</think>\n\n" + CALL,
+    "ponder1": "It is 7 degrees in Oslo.",
     "edit0": "As you wish:\n\nhello.py\n```python\nprint('hello')\n```\n",
 }
 TEMPLATE = (  # the script is the last word that was asked for, and the number of tools' results since then
@@ -47,6 +50,7 @@ TEMPLATE = (  # the script is the last word that was asked for, and the number o
     "{% elif message.role == 'tool' %}{% set ns.results = ns.results + 1 %}{% endif %}{% endfor %}"
     "{% if tools %}{% endif %}<{{ ns.word }}{{ ns.results }}>"
 ).replace("WORDS", ", ".join(sorted({repr(name[:-1]) for name in SCRIPTS})))
+THINKING = "{% if false %}<think></think>{% endif %}"  # by it a template's model is known to think
 Session = Callable[[Path, str, Path], Iterator[tuple[str, str | None]]]
 
 
@@ -65,7 +69,8 @@ def _of_node(script: str) -> Session:
     """The same by node: the script stands beside its packages, where node looks for them."""
 
     def command(place: Path) -> list[str]:
-        return ["node", shutil.copy(SESSIONS / f"of_{script}.mjs", place)]
+        shutil.copy(SESSIONS / "node" / "told.mjs", place)
+        return ["node", shutil.copy(SESSIONS / "node" / f"of_{script}.mjs", place)]
 
     return _lines_of(command)
 
@@ -160,7 +165,6 @@ def _waited(url: str, body: Mapping[str, object]) -> str:
         time.sleep(0.5)  # between two tries: what is waited for is said nowhere else
 
 
-AI_SDK = ("ai", "zod", *(f"@ai-sdk/{name}" for name in ("openai", "openai-compatible", "anthropic", "cohere")))
 CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
     "langchain": (("langchain-openai", "langgraph"), _of_python("langchain")),
     "litellm": (("litellm", "mcp"), _of_python("litellm")),
@@ -173,18 +177,28 @@ CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
     "cohere": (("cohere",), _of_python("cohere")),
     "ollama": (("ollama",), _of_python("ollama")),
     "dspy": (("dspy", "numpy", "mcp"), _of_python("dspy")),
-    "ai_sdk": (AI_SDK, _of_node("ai_sdk")),
     "aider": (("aider-chat",), _aider),
     "open_webui": (("open-webui",), _open_webui),
 }
+AI_SDK = ("ai", "zod", *(f"@ai-sdk/{name}" for name in ("openai", "openai-compatible", "anthropic", "cohere")))
+BY_NPM: dict[str, tuple[tuple[str, ...], Session]] = {
+    "ai_sdk": (AI_SDK, _of_node("ai_sdk")),
+    "openai_js": (("openai@6", "zod", "ws"), _of_node("openai")),  # 7 asks for node 22
+    "anthropic_js": (("@anthropic-ai/sdk", "zod"), _of_node("anthropic")),
+    "ollama_js": (("ollama",), _of_node("ollama")),
+    "mistralai_js": (("@mistralai/mistralai", "zod"), _of_node("mistralai")),
+    "cohere_js": (("cohere-ai",), _of_node("cohere")),
+    "langchain_js": (("@langchain/openai", "@langchain/anthropic", "@langchain/core", "zod"), _of_node("langchain")),
+    "openai_agents_js": (("@openai/agents", "openai@6", "zod"), _of_node("openai_agents")),
+}
 
 
-def install(place: Path, packages: tuple[str, ...]) -> None:
+def install(place: Path, packages: tuple[str, ...], by_npm: bool) -> None:
     """The current releases, once: what is there is kept."""
     done = place / ".installed"
     if done.exists() and done.read_text().split() == [*packages]:
         return
-    if packages == AI_SDK:
+    if by_npm:
         command = ["npm", "install", "--prefix", str(place), *packages]
         place.mkdir(parents=True, exist_ok=True)
     else:
@@ -195,24 +209,28 @@ def install(place: Path, packages: tuple[str, ...]) -> None:
 
 
 def clients(folder: Path, only: tuple[str, ...] = ()) -> Counter[str]:
-    """LangChain, LlamaIndex, DSPy, aider and others (--client) against a scripted checkpoint."""
+    """LangChain, LlamaIndex, the SDKs by npm and others (--client) against a scripted checkpoint."""
     sys.path.insert(0, str(ROOT))
     from tests.support.models.embedders import write_model  # of the project's tests only this: a checkpoint that
     from tests.support.scripted import scripted  # says what it is told, and one that makes vectors
 
     found: Counter[str] = Counter()
-    chosen = {name: client for name, client in CLIENTS.items() if not only or name in only}
+    chosen = {name: client for name, client in (CLIENTS | BY_NPM).items() if not only or name in only}
     for name, (packages, _) in chosen.items():
-        install(folder / name, packages)
+        install(folder / name, packages, name in BY_NPM)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        model = scripted(work / "model", SCRIPTS, template=TEMPLATE)
-        config = json.loads((model / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 65536}))
-        write_model("bert", work / "encoder")
-        also = ("--also", f"{work / 'encoder'},served-model-name=embedder")
+        also = []
+        for name, template in (("client", TEMPLATE), ("thinker", TEMPLATE + THINKING)):
+            model = scripted(work / name, SCRIPTS, template=template)
+            config = json.loads((model / "config.json").read_text())
+            (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 65536}))
+        write_model("bert", work / "embedder")
+        for name in ("embedder", "thinker"):
+            also += ["--also", f"{work / name},served-model-name={name}"]
         options = ("--served-model-name", "client", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *also)
-        with Launched(str(model), *options, "--max-num-seqs", "4") as server:
+        kept = ("--files-dir", str(work / "files"))
+        with Launched(str(work / "client"), *options, *kept, "--max-num-seqs", "4") as server:
             url = "http://{}:{}".format(*server.address)
             for name, (_, session) in chosen.items():
                 (place := work / name).mkdir()

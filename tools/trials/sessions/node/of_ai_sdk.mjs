@@ -5,9 +5,9 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { Output, embed, generateText, rerank, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
+import { HELLO, ROOT, TOP_P, WEATHER, WIDTH, told } from "./told.mjs";
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
-const [ROOT, HELLO, WEATHER, WIDTH] = [process.argv[2], "Hello from the model, and more of it.", "It is 7 degrees in Oslo.", 32];
 const at = (version) => ({ baseURL: `${ROOT}/${version}`, apiKey: "none" });
 const openai = createOpenAI(at("v1"));
 const cohere = createCohere(at("v2"));
@@ -22,17 +22,6 @@ const tools = {
   get_weather: tool({ inputSchema: z.object({ city: z.string() }), execute: async () => "7 degrees" }),
 };
 const report = Output.object({ schema: z.object({ city: z.enum(["Oslo"]), degrees: z.literal(7) }) });
-
-async function told(name, expected, step) {
-  let got;
-  try {
-    got = await step();
-  } catch (error) {
-    got = `${error.name}: ${error.message}`;
-  }
-  const holds = typeof expected === "string" ? String(got).includes(expected) : got === expected;
-  console.log(JSON.stringify([name, holds ? null : String(got).slice(0, 600)]));
-}
 
 async function streamed(options) {
   const answer = streamText({ ...options, onError() {} });
@@ -53,7 +42,7 @@ for (const [name, model] of Object.entries(models)) {
   });
   await told(`${name} report`, 7, async () => (await generateText({ model, prompt: "@any", output: report })).output.degrees);
   const wrong = { model, prompt: "@hello", topP: 9, maxRetries: 0 };
-  await told(`${name} error`, "must be greater than 0 and at most 1", async () => (await generateText(wrong)).text);
+  await told(`${name} error`, TOP_P, async () => (await generateText(wrong)).text);
 }
 await told("vectors", WIDTH, async () => (await embed({ model: openai.embedding("embedder"), value: "a" })).embedding.length);
 const ranked = { model: cohere.reranking("embedder"), documents: ["a", "b"], query: "a", topN: 1 };
