@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorserve.actors.protocol.request import CLASSIFY, EMBED
-
+from ...actors.protocol.request import CLASSIFY, EMBED
 from ..settings import Settings
 
 
 def endpoints(settings: Settings) -> list[str]:
     """By Cohere's names, what the model can be asked for."""
     if settings.pooling is None:
-        return ["chat", "generate"]
+        return ["chat"] if settings.generates else []
     tasks, labels = settings.pooling.tasks, settings.pooling.labels
     can = {"embed": EMBED in tasks, "rerank": EMBED in tasks or len(labels) == 1, "classify": CLASSIFY in tasks}
     return [endpoint for endpoint, there in can.items() if there]

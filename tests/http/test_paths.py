@@ -61,8 +61,8 @@ async def test_models(served: Served) -> None:
         ("tiny", "tiny", 64),
         ("alias/name", "alias/name", 64),
     ]
-    assert body["models"][0]["capabilities"] == ["completion"] and tiny["endpoints"] == ["chat", "generate"]
-    for endpoint, count in (("chat", 2), ("embed", 0)):
+    assert body["models"][0]["capabilities"] == ["completion"] and tiny["endpoints"] == ["chat"]
+    for endpoint, count in (("chat", 2), ("generate", 0), ("embed", 0)):
         found = (await served.ask("GET", f"/v1/models?endpoint={endpoint}")).json
         assert len(found["data"]) == len(found["models"]) == count, endpoint
     answer = await served.ask("GET", "/v1/models/other")

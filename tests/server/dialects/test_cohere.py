@@ -77,6 +77,13 @@ def ask(client: cohere.ClientV2, script: str, **fields: Any) -> Any:
     return whole
 
 
+def test_models(client: cohere.ClientV2) -> None:
+    (tiny,) = client.models.list(endpoint="chat", default_only=True).models
+    assert (tiny.name, tiny.endpoints, tiny.finetuned) == ("tiny", ["chat"], False)
+    assert client.models.get("tiny").endpoints == ["chat"]
+    assert client.models.list(endpoint="generate").models == []  # POST /v1/generate is not there
+
+
 def test_a_text(client: cohere.ClientV2) -> None:
     answer = ask(client, "none")
     assert [part.text for part in answer.message.content] == [QWEN.scripts["none"]]

@@ -67,3 +67,9 @@ await told("error", [400, "invalid_request_error", "string"], async () => {
   return [error.status, error.error.error.type, typeof error.requestID];
 });
 await told("streamed error", TOP_P, () => client.messages.stream(body("hello", { top_p: 9 })).finalMessage());
+await told("batch", HELLO, async () => {
+  let batch = await client.messages.batches.create({ requests: [{ custom_id: "a", params: body("hello") }] });
+  while (batch.processing_status !== "ended") batch = await client.messages.batches.retrieve(batch.id);
+  const [line] = await all(await client.messages.batches.results(batch.id));
+  return line.result.message.content[0].text;
+});
