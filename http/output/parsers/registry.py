@@ -105,6 +105,13 @@ ANSWER_TAGS: dict[str, tuple[str, ...]] = {
 }
 """What stands around the answer, where a model marks that, too, and what may stand behind it all."""
 
+ANSWER_BEGINS: dict[str, tuple[str, ...]] = {
+    "cohere_command3": ("<|START_RESPONSE|>", "<|START_ACTION|>"),
+    "cohere_command4": ("<|START_TEXT|>", "<|START_ACTION|>"),
+    "kimi_k3": ("<|open|>response<|sep|>", "<|open|>tools<|sep|>"),
+}
+"""What answers and calls begin with even where a model has not said that its thinking is over."""
+
 STARTS_INSIDE = frozenset({"deepseek_r1", HARMONY_REASONING})
 """The text begins with reasoning where the prompt neither opens nor closes it: the renderer says so of each."""
 
@@ -127,11 +134,11 @@ def plug(tools: Callable[[Schemas], OutputParser] | None, reasoning: Callable[[b
             THINK_MARKERS[PLUGIN] = (start, end)
 
 
-def _between(name: str) -> Callable[[bool], OutputParser]:
+def _thinking(name: str, opened: bool) -> ThinkingReader:
     start, end = THINK_MARKERS[name]
     calls = "[TOOL_CALLS]" if name == "mistral" else None
     special = name in ("gemma4", "apertus")
-    return lambda opened: ThinkingReader((start,), (end,), opened, several_before=calls, special=special)
+    return ThinkingReader((start,), (end,), opened, several_before=calls, special=special)
 
 
 def _granite(opened: bool) -> OutputParser:
@@ -146,7 +153,12 @@ def _hunyuan(opened: bool) -> OutputParser:
 
 
 def _answering(name: str) -> Callable[[bool], OutputParser]:
-    return lambda opened: Chain(_between(name)(opened), Unwrapped(*ANSWER_TAGS[name]))
+    def make(opened: bool) -> OutputParser:
+        thinking = _thinking(name, opened)
+        thinking.may_end_at(*ANSWER_BEGINS.get(name, ()))
+        return Chain(thinking, Unwrapped(*ANSWER_TAGS[name]))
+
+    return make
 
 
 def _harmony(opened: bool) -> OutputParser:
@@ -154,7 +166,7 @@ def _harmony(opened: bool) -> OutputParser:
 
 
 REASONING_PARSERS: dict[str, Callable[[bool], OutputParser]] = {
-    **{name: _between(name) for name in THINK_MARKERS},
+    **{name: partial(_thinking, name) for name in THINK_MARKERS},
     **{name: _answering(name) for name in ANSWER_TAGS},
     "granite": _granite,
     "hy_v3": _hunyuan,

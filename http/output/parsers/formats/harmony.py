@@ -14,6 +14,7 @@ from ..calls import Schemas
 
 _HEADS = ("<|start|>", "<|channel|>", "<|message|>")
 _OVER = ("<|end|>", "<|call|>", "<|return|>")  # of a message; a head that comes without them ends it, too
+_FILLER = "commentary"  # at times stands between calls
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 
@@ -57,7 +58,11 @@ class Harmony(Reader):
             self._held, self._firm = [], False
             try:
                 yield from self._space()
-                found = yield from self._expect(*_HEADS, "to=")
+                found = yield from self._expect(*_HEADS, "to=", *((_FILLER,) if self._count else ()))
+                if found == _FILLER:
+                    if (yield from self._follows(_HEADS, 0, or_end=True)):
+                        continue
+                    raise Broken
                 yield from self._to_message(found)
                 return self._let_go()
             except Broken:

@@ -42,6 +42,14 @@ ODD_CHANNELS = [
         thought="Hm.",
         content="So.",
     ),
+    Sample(
+        "a word between calls",
+        "<|channel|>commentary to=functions.now<|message|>{}<|call|>commentary<|channel|>commentary to=functions.now"
+        "<|message|>{}<|call|>commentary<|start|>assistant<|channel|>final<|message|>So.<|return|>",
+        "openai",
+        content="So.",
+        calls=(NOW, NOW),
+    ),
     one("recipient first", "openai", ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Oslo"}'),
     one(
         "recipient behind the role",

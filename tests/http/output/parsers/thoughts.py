@@ -151,6 +151,24 @@ THOUGHTS = [
         thought="x\n\n",
         calls=(("now", {}),),
     ),
+    Sample(
+        "forgotten end before the answer",
+        "x<|open|>response<|sep|>b<|close|>response<|sep|><|close|>message<|sep|>",
+        reasoning="kimi_k3",
+        opened=True,
+        thought="x",
+        content="b",
+    ),
+    Sample(
+        "forgotten end before calls",
+        '<|START_THINKING|>a<|START_ACTION|>[{"tool_call_id": "2", "tool_name": "now", "parameters": {}}]'
+        "<|END_ACTION|>",
+        "cohere_command3",
+        "cohere_command3",
+        thought="a",
+        calls=(("now", {}),),
+        ids=("2",),
+    ),
     Sample("of the preview", "<think>a</think>b", reasoning="hy_v3", thought="a", content="b"),
     Sample(
         "more thoughts, and an end too many",
