@@ -42,7 +42,9 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--realtime", action="store_true", help="over /v1/realtime; with --sounds transcriptions")
     parser.add_argument("--sessions", action="store_true", help="turns of sessions, and their tokens at once")
     parser.add_argument("--responses", action="store_true", help="/v1/responses, with a model that calls tools")
-    parser.add_argument("--batches", action="store_true", help="files of lines, by /v1/batches")
+    parser.add_argument(
+        "--batches", action="store_true", help="files of lines, and messages, by /v1/batches and /v1/messages/batches"
+    )
     parser.add_argument("--heard", action="store_true", help="the model takes sounds in conversations")
     parser.add_argument("--lora", type=int, default=0, metavar="COUNT", help="adapters of the packaged model")
     parser.add_argument("--relay", action="store_true", help="half of the clients come by a Unix socket (--uds)")

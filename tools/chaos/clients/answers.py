@@ -18,6 +18,7 @@ OWN_CLIENTS = {
     sessions.PATH: sessions.hold,
     responding.PATH: responding.respond,
     batching.PATH: batching.hold,
+    batching.MESSAGES: batching.hold_messages,
 }
 Answer = tuple[list[str] | list[float], list[str], int, list[str]]
 RESETS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionResetError)
