@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .asking import Asker
 
 CANCELLED_S = 600.0  # that lines get to end which were begun, and may wait for their next try
+TOGETHER = 256  # answers of lines that were not asked, which are written at once
 TELL_S = 1.0  # between two times that its counts are stored
 EXPIRED = {
     "code": "batch_expired",
@@ -116,13 +117,22 @@ class BatchRun:
             await self._save(**output.counts)  # on a disk that is full nothing is asked in vain
             outcome = await self._ask(output)
             if (error := self._told_of_unasked(outcome)) is not None:
-                async for _, line, _ in self._unanswered(output):
-                    await self._add(output, answer_line(line.custom_id, None, error))
+                await self._tell_unasked(output, error)
             await on_disk(output.sync)
             await self._save(status="finalizing", outcome=outcome, finalizing_at=_now(), **output.counts)
         finally:
             self._counts = output.counts
             await on_disk(output.close)
+
+    async def _tell_unasked(self, output: Output, error: dict[str, str]) -> None:
+        """Of all that have no answer."""
+        answers = list[dict[str, Any]]()
+        async for _, line, _ in self._unanswered(output):
+            answers.append(answer_line(line.custom_id, None, error))
+            if len(answers) == TOGETHER:
+                await self._add(output, *answers)
+                answers.clear()
+        await self._add(output, *answers)
 
     def _told_of_unasked(self, outcome: str) -> dict[str, str] | None:
         """Anthropic's clients read of each line what became of it, OpenAI's of those that have expired."""
@@ -213,15 +223,15 @@ class BatchRun:
     async def _ask_one(self, output: Output, number: int, line: Request) -> None:
         await self._add(output, await self._asker.ask(self.request, number, line))
 
-    async def _add(self, output: Output, answer: dict[str, Any]) -> None:
+    async def _add(self, output: Output, *answers: dict[str, Any]) -> None:
         async with self._adding:
             many, failed = len(output.done), output.failed
             try:
-                await on_disk(output.add, answer)
-            finally:  # it stands there also where nobody waits for it any more
-                if len(output.done) > many:
-                    self._counted(output.failed > failed)
-                    self._changed.set()
+                await on_disk(output.add, *answers)
+            finally:  # they stand there also where nobody waits for them any more
+                for index in range(len(output.done) - many):
+                    self._counted(index < output.failed - failed)
+                self._changed.set()
 
     async def _tell(self, output: Output) -> None:
         """Clients see how far it is."""

@@ -22,7 +22,7 @@ FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Output:
-    """`done` has the custom_ids that are answered; `add` adds one."""
+    """`done` has the custom_ids that are answered; `add` adds some."""
 
     def __init__(self, places: list[Path], form: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """A torn line of a predecessor is cut off by `take_over`. `form`: as its clients read a line."""
@@ -41,12 +41,13 @@ class Output:
                 self._count(found, is_error)
             file.cut()
 
-    def add(self, answer: dict[str, Any]) -> None:
-        """Whole, or not at all: OSError where the disk is full, or the like."""
-        is_error = answer["response"] is None or answer["response"]["status_code"] != HTTPStatus.OK
-        line = msgspec.json.encode(self._form(answer))
-        self._files[is_error].append(line)
-        self._count(decode_answer(line), is_error)
+    def add(self, *answers: dict[str, Any]) -> None:
+        """Each whole, or not at all: OSError where the disk is full, or the like."""
+        for answer in answers:
+            is_error = answer["response"] is None or answer["response"]["status_code"] != HTTPStatus.OK
+            line = msgspec.json.encode(self._form(answer))
+            self._files[is_error].append(line)
+            self._count(decode_answer(line), is_error)
 
     def _count(self, answer: Answered, is_error: bool) -> None:
         self.done.add(answer.custom_id)

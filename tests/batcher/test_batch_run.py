@@ -130,8 +130,8 @@ async def test_what_is_not_answered_in_time_has_expired(tmp_path: Path, monkeypa
     run = run_of(scene, asker, most=1)
     add = run._add
 
-    async def close_after_three(output: Any, answer: dict[str, Any]) -> None:
-        await add(output, answer)
+    async def close_after_three(output: Any, *answers: dict[str, Any]) -> None:
+        await add(output, *answers)
         if len(output.done) == 3:
             asker.open.clear()
             monkeypatch.setattr(asker, "ask", late)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from actorserve.actors.batcher import batch_run
 from actorserve.actors.batcher.asking import Asker
 from actorserve.actors.batcher.batch_run import BatchRun, Limits
 from actorserve.actors.batcher.memory import LineMemory
@@ -97,7 +98,10 @@ async def test_each_request_has_a_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("expires_s", "kind"), [(-5, "expired"), (1000, "canceled")])
-async def test_what_is_not_asked_says_so(tmp_path: Path, expires_s: int, kind: str) -> None:
+async def test_what_is_not_asked_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires_s: int, kind: str
+) -> None:
+    monkeypatch.setattr(batch_run, "TOGETHER", 4)
     scene, asker = Scene(tmp_path, NAMES, expires_s), FakeAsker()
     run = scene.run(asker)
     if kind == "canceled":

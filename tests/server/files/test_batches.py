@@ -127,6 +127,15 @@ def test_a_file_that_is_none_is_told_by_its_lines(client: OpenAI) -> None:
     assert [(one.code, one.line) for one in batch.errors.data] == [("invalid_json_line", 2), ("duplicate_custom_id", 3)]
 
 
+def test_a_model_that_is_not_there_fails_before_any_line_is_asked(client: OpenAI) -> None:
+    batch = ended(client, begin(client, lines({"a": body(1) | {"model": "none"}, "b": body(2) | {"model": "none"}})))
+    assert batch.status == "failed" and batch.output_file_id is None is batch.error_file_id
+    (error,) = batch.errors.data
+    assert (error.code, error.line, error.param) == ("model_not_found", 1, "body.model") and "`none`" in error.message
+    named = ended(client, begin(client, lines({"a": body(1) | {"model": MODEL}})))
+    assert named.status == "completed"
+
+
 @pytest.mark.parametrize(
     "names", [("batcher",), ("frontend-0", "frontend-1"), ("worker",), ("batcher", "worker", "frontend-0")]
 )
