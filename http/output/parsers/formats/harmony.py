@@ -67,8 +67,9 @@ class Harmony(Reader):
                 return self._let_go()
             except Broken:
                 self._content(self._let_go())
-            found = yield from self._until(_HEADS, self._content)
-            self._at -= len(found)
+            found = yield from self._until((*_HEADS, *_OVER), self._content)
+            if found in _HEADS:  # an end of nothing says nothing
+                self._at -= len(found)
 
     def _to_message(self, found: str) -> Steps[None]:
         while found != "<|message|>":

@@ -50,6 +50,8 @@ ODD_CHANNELS = [
         content="So.",
         calls=(NOW, NOW),
     ),
+    text("no end", "openai", "a <|endings|> b"),
+    Sample("an end too many", "<|end|><|start|><|channel|>final<|message|>a<|end|>", "openai", content="a"),
     one("recipient first", "openai", ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Oslo"}'),
     one(
         "recipient behind the role",
