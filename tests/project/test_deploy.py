@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +148,15 @@ def test_the_image_is_no_roots_and_starts_the_server() -> None:
     caches = [Path(variables[name]) for name in ("HF_HOME", "XDG_CACHE_HOME", "TRITON_CACHE_DIR")]
     kept = json.loads(said["VOLUME"])
     assert all(any(cache.is_relative_to(volume) for volume in kept) for cache in caches), "what is made lasts"
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_without_end() -> None:
+    waits = runpy.run_path(str(DEPLOY / "try"))["wait_until_ready"]
+    waits.__globals__["READY_S"] = 0.1
+    with subprocess.Popen(["sleep", "1000"], stdout=subprocess.PIPE, text=True) as silent:
+        with pytest.raises(AssertionError, match="ready"):
+            waits(silent)
+    assert silent.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow
