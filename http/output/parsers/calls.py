@@ -63,6 +63,8 @@ class CallReader(Reader):
         self._held = [marker]
         self._marked = bool(marker and marker not in self.loose) or (count > 0 and self._blank is not None)
         try:
+            if "<" in marker and marker.endswith(">") and (yield from self._says_nothing()):
+                return
             yield from self._call(marker)
             broken = False
         except Broken:
@@ -72,6 +74,16 @@ class CallReader(Reader):
         elif broken or self._count == count:
             self._content(self._let_go())
         self._held = None
+
+    def _says_nothing(self) -> Steps[bool]:
+        """Does nothing stand between a tag and what closes it? Then both say nothing, and are taken."""
+        try:
+            yield from self._space()
+            yield from self._expect(*self.closers)
+        except Broken:
+            return False
+        self._held = None
+        return True
 
     def _next_marker(self) -> Steps[str]:
         """What comes up to it is content."""

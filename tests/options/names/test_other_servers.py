@@ -113,6 +113,10 @@ SIZES = {"cudagraph_capture_sizes": [4, 8]}
         ("--language-model-only=on --no-disable-radix-cache", {"limit_mm_per_prompt": NO_MEDIA}),
         ("--stream-response-default-include-usage", {"stream_response_default_include_usage": True}),
         ("--reasoning-parser qwen3-thinking --tool-call-parser trinity", {"reasoning_parser": "qwen3"} | HERMES),
+        (
+            "--reasoning-parser poolside_v1 --tool-call-parser poolside_v1",
+            {"reasoning_parser": "deepseek_v3", "tool_call_parser": "glm45"},
+        ),
         ("--device-memory-utilization 0.7 --renderer-num-workers 2", {"gpu_memory_utilization": 0.7, "renderers": 2}),
         ('--limit-mm-data-per-request {"image":1}', {"limit_mm_per_prompt": '{"image":1}'}),
         ("--log-requests-format json", {"log_format": "json"}),

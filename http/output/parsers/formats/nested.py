@@ -86,7 +86,16 @@ class MinimaxM3(TaggedCalls):
             tag = yield from self._tag()
         if "array" in wanted or all(name == ITEM for name, _ in members):
             return f"[{', '.join(value for _, value in members)}]"
-        return f"{{{', '.join(f'{json.dumps(name, ensure_ascii=False)}: {value}' for name, value in members)}}}"
+        return _object(members)
+
+
+def _object(members: list[tuple[str, str]]) -> str:
+    """What stands under one name several times is a list."""
+    named: dict[str, list[str]] = {}
+    for name, value in members:
+        named.setdefault(name, []).append(value)
+    said = {name: values[0] if len(values) == 1 else f"[{', '.join(values)}]" for name, values in named.items()}
+    return f"{{{', '.join(f'{json.dumps(name, ensure_ascii=False)}: {value}' for name, value in said.items())}}}"
 
 
 def _dropped(text: str) -> None:

@@ -20,9 +20,7 @@ class SectionCalls(CallReader):
     def _call(self, marker: str) -> Steps[None]:
         if marker != self.starts[-1]:
             yield from self._space()
-            if (yield from self._expect(self.starts[-1], *self.closers[1:])) in self.closers:
-                self._held = []  # a section without a call says nothing
-                return
+            yield from self._expect(self.starts[-1])
         self._begin(*(yield from self._head()))
         yield from self._space()
         yield from self._json(self._arguments)

@@ -111,7 +111,7 @@ class Qwen3Coder(TaggedCalls):
         """The arguments, each in its tag. What has ended them."""
         begin, end = self.parameter
         lines = ("\n" + end, "\n" + self.over) if self.own_lines else ()
-        ends = (*lines, end, self.over, "\n" + begin)
+        ends = (*lines, end, self.over, "\n" + begin, begin)
         while (found := (yield from self._until(self._tags(), dropped))) == begin:
             first: list[str] = []
             yield from self._until((self.tag_end,), first.append)
@@ -132,7 +132,7 @@ class Qwen3Coder(TaggedCalls):
         """
         while True:
             found = yield from self._until(ends, sink)
-            if found != ends[-1]:
+            if not found.endswith(self.parameter[0]):
                 if (yield from self._has_ended(found)):
                     return None
                 sink(self._take(len(found)))

@@ -66,6 +66,17 @@ _SECTIONS = [
     ),
     text("name goes on", "deepseek_v3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now{}"),
     one("id with letters", "kimi_k2", "<|tool_call_begin|>a:b<|tool_call_argument_begin|>{}", ("a:b", {})),
+    *(
+        Sample(f"{start} and {end} alone", f"So.{start}\n{end} Bye.", tools, content="So. Bye.")
+        for tools, start, end in (
+            ("hermes", "<tool_call>", "</tool_call>"),
+            ("glm45", "<tool_call>", "</tool_call>"),
+            ("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>"),
+            ("gemma4", "<|tool_call>", "<tool_call|>"),
+            ("deepseek_v4", "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+            ("olmo3", "<function_calls>", "</function_calls>"),
+        )
+    ),
     Sample(
         "no call in a section",
         "So.<|tool_calls_section_begin|>\n<|tool_calls_section_end|> Bye.",
@@ -291,7 +302,13 @@ _TAGGED = [
         + "</tool_call>",
         ("keep", {"a": {"x": [1]}, "b": [1, None], "c": " 7", "d": "{x}", "e": "[1]"}),
     ),
-    text("words", "glm45", "<tool_call>this is none</tool_call> <tool_call></tool_call>"),
+    text("words", "glm45", "<tool_call>this is none</tool_call> <tool_call>!</tool_call>"),
+    one(
+        "forgotten end of an argument in a line",
+        "qwen3_coder",
+        "<function=search><parameter=query>x <parameter=no><parameter=limit>7</parameter></function>",
+        ("search", {"query": "x <parameter=no>", "limit": 7}),
+    ),
 ]
 
 M = "]<]minimax[>["

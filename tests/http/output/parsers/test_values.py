@@ -113,6 +113,14 @@ def test_members_of_what_may_be_left_out() -> None:
     assert [call.arguments for call in turn.calls] == [said]
 
 
+def test_members_of_one_name_are_a_list() -> None:
+    parser = make_parser(reasoning=None, tools="minimax_m3", schemas={"f": OPTIONAL})
+    text = '<tool_call><invoke name="f"><counts><a>1</a><b>2</b><a>3</a></counts></invoke></tool_call>'
+    turn = Turn()
+    turn.add([*parser.feed(text.replace("<", "]<]minimax[>[<")), *parser.finish()])
+    assert [call.arguments for call in turn.calls] == ['{"counts": {"a": [1, 3], "b": 2}}']
+
+
 @pytest.mark.parametrize(
     ("text", "wanted", "value"),
     [
