@@ -141,6 +141,24 @@ def test_the_table_is_told_part_by_part(
     assert [line for line in told.splitlines() if line.startswith("- ")][1].endswith("ended with 1; 0 rows say no")
 
 
+def test_a_check_that_is_stopped_ends_its_part(tmp_path: Path) -> None:
+    """As by a limit on all of it: whoever is next finds the device free, and what the part has said in the log."""
+    pipe, out = tmp_path / "pipe", tmp_path / "table.md"
+    os.mkfifo(pipe)
+    part = f"import os, threading; print('half'); open({str(pipe)!r}, 'w').write(str(os.getpid())); "
+    program = (
+        f"import runpy, sys\nfound = runpy.run_path({str(CHECK)!r})\n"
+        f"parts = [('steps', ['-c', {part + 'threading.Event().wait()'!r}], 60.0)]\n"
+        "found['main'].__globals__.update(PARTS=parts, lacking=lambda environment: [])\n"
+        f"sys.argv = ['gpu_check', '--out', {str(out)!r}]\nfound['main']()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as done:
+        pid = int(pipe.read_text())
+        done.terminate()
+        assert done.communicate(timeout=60)[1].endswith(b"stopped\n")
+    assert not psutil.pid_exists(pid) and "half" in out.with_suffix(".log").read_text()
+
+
 def test_all_that_parts_say_is_in_a_log(asked: dict[str, Any], tmp_path: Path) -> None:
     """Of a part that is well, too, and of no earlier check."""
     file, long = tmp_path / "table.md", "print('\\n'.join(f'line {number}' for number in range(100)))"
