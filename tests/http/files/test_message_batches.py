@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anthropic as sdk
 import msgspec
 import openai
 import pytest
+from aiohttp import web
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
@@ -18,9 +20,13 @@ from actorserve.actors.files.batches import BatchState, BatchStore
 from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.store import FileStore, NoRoom, Upload
 from actorserve.http.anthropic.batches import requests as cutting
+from actorserve.http.errors import ApiError
 from actorserve.http.handlers.files import message_batches, sending
-from tests.http.files.scene import LINES, anthropic_of, files_served
-from tests.http.serving import Served, serving
+from actorserve.http.handlers.files.message_batches import MessageBatchesApi
+from actorserve.http.settings import FileSettings
+from tests.http.files.scene import LINES, SECRET, anthropic_of, files_served
+from tests.http.files.test_requests import Record, Request, left_by
+from tests.http.serving import SETTINGS, Served, serving
 
 PATH = "/v1/messages/batches"
 PARAMS: Any = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": 'Hi {["\\é'}]}
@@ -129,6 +135,26 @@ async def test_a_batch_that_has_ended_is_removed_with_its_results(anthropic: Asy
     for ask in (anthropic.messages.batches.retrieve, anthropic.messages.batches.delete):
         with pytest.raises(sdk.NotFoundError, match="No message batch found"):
             await ask(made.id)
+
+
+async def test_a_successor_finds_it_removed(anthropic: AsyncAnthropic, tmp_path: Path) -> None:
+    """The frontend that had the request in hand died behind that."""
+    made = await begin(anthropic)
+    end(tmp_path, made.id)
+    api = MessageBatchesApi(replace(SETTINGS, files=FileSettings(str(tmp_path), 1 << 20, SECRET)), 1000)
+
+    async def delete(record: Record) -> Any:
+        asked = Request(record)
+        asked.match_info["id"] = made.id
+        answer = await api.delete(cast(web.Request, asked))
+        return json.loads(cast(bytes, answer.body))
+
+    record, again = Record(), Record()
+    deleted = await delete(record)
+    assert deleted["id"] == made.id and await delete(Record(left_by(record))) == deleted
+    with pytest.raises(ApiError, match="No message batch found"):
+        await delete(again)
+    assert not again.noted  # nor does a successor of that say more
 
 
 async def test_neither_kind_is_seen_by_the_others_clients(anthropic: AsyncAnthropic, client: AsyncOpenAI) -> None:
