@@ -21,7 +21,7 @@ from ...llamacpp.schemas import HINTS, LlamaCompletionRequest, LlamaInfillReques
 from ...llamacpp.schemas import NOTHING as OF_LLAMACPP
 from ...ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from ...openai.responses import schemas as responses
-from ...openai.responses.schemas import ResponsesRequest
+from ...openai.responses.schemas import ConversationRequest, ResponsesRequest
 from ...openai.schemas import ChatRequest, CompletionRequest, GenerateParameters, GenerateRequest, TokensRequest
 from .decoding import decode
 
@@ -31,6 +31,7 @@ YET = " by this server yet."
 ELSEWHERE_MADE = {  # what does the same
     "return_hidden_states": " here: chat, completions and /generate tell them, with --enable-return-hidden-states, and"
     " of a model that pools /pooling, with the task token_embed.",
+    "inputs": ": these are OpenAI's conversations, which keep items; POST /v1/responses answers in one.",
 }
 INSIDE = "sampling_params."
 LABELS = frozenset({"request_id", "user", "metadata", "service_tier", "store", "stream_options"})
@@ -137,6 +138,7 @@ OF_CHATS = frozenset(
 OF_SAMPLING = frozenset({"xtc_probability", "dynatemp_range"})  # which bodies without SamplingFields do not have
 WITHOUT = (CohereChatRequest, LlamaCompletionRequest, LlamaInfillRequest, OllamaChatRequest, OllamaGenerateRequest)
 NO_PLACE = frozenset({"logprob_token_ids"})  # answers of these dialects have none for what it asks for
+MISTRALS = frozenset({"inputs"})  # its POST /v1/conversations answers them
 OF_PROMPTS = (CompletionRequest, GenerateParameters)
 NOT_OF_PROMPTS = frozenset({"thinking_token_budget"})  # vLLM has it there, too: here thinking is a chat's
 INSTEAD: dict[type, dict[str, str]] = {  # APIs that have another name for some of chat's fields, and not all of them
@@ -185,9 +187,9 @@ def _check(kind: type[msgspec.Struct], passed_over: dict[str, object], path: str
     for name, value in passed_over.items():
         if _asks(value, NOT_BUILT.get(name) or DEFAULTS.get(name, NOTHING)):
             other = INSTEAD.get(kind, {}).get(name)
-            hint = f": here it is {other}." if other else " here."
-            if name in NOT_BUILT and not other:
-                hint = ELSEWHERE_MADE.get(name, YET)
+            hint = ELSEWHERE_MADE.get(name, YET if name in NOT_BUILT else " here.")
+            if other:
+                hint = f": here it is {other}."
             raise bad_request(f"{path}{name} is not supported{hint}", f"{path}{name}")
 
 
@@ -199,6 +201,8 @@ def _passed_over(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, obje
         names |= {*ChatRequest.__struct_fields__} - LABELS
     if kind in WITHOUT:
         names |= NO_PLACE
+    if kind is ConversationRequest:
+        names |= MISTRALS
     if kind in OF_PROMPTS:
         names |= NOT_OF_PROMPTS
     return _decoder(tuple(sorted(names - {*kind.__struct_fields__})))

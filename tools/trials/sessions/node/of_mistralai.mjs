@@ -36,3 +36,4 @@ await told("vectors", [WIDTH, WIDTH], async () => {
   return (await client.embeddings.create({ model: "embedder", inputs: ["a", "b"] })).data.map((one) => one.embedding.length);
 });
 await told("error", TOP_P, () => message("hello", { topP: 9 }));
+await told("conversations", "these are OpenAI's", () => client.beta.conversations.start({ model, inputs: "@hello" }));

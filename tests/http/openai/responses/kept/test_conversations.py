@@ -288,6 +288,7 @@ async def test_its_tokens_are_counted(served: Served) -> None:
         (PATH, {"items": [{"type": "web_search_call"}]}, 400, "items[0].type"),
         (PATH, {"items": [HELLO, {"role": "user"}]}, 400, "items[1].content"),
         (PATH, {"metadata": {"a" * 65: ""}}, 400, "metadata"),
+        (PATH, {"model": "tiny", "inputs": "Mistral's are answered at once"}, 400, "inputs"),
         (PATH, {"items": [{"role": "user", "content": "a" * MOST}]}, 413, "items"),
         (f"{PATH}/{NAME}", {"metadata": {}}, 404, "conversation_id"),
         (f"{PATH}/{NAME}/items", {"items": []}, 404, "conversation_id"),
