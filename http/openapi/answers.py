@@ -312,7 +312,7 @@ class TokenizeAnswer(msgspec.Struct):
 
     count: int | list[int]
     max_model_len: int
-    tokens: list[int | list[int] | TokenPiece]
+    tokens: list[int | TokenPiece | list[int | TokenPiece]]
     token_strs: list[str | list[str] | None] | None
     token_strings: list[str] | msgspec.UnsetType = msgspec.UNSET
 

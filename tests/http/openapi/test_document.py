@@ -330,3 +330,13 @@ async def test_it_is_served() -> None:
                 assert answer.status == 200 and await answer.json() == DOCUMENT
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize("with_pieces", [False, True])
+@pytest.mark.parametrize("prompt", ["a", ["a", "b"]])
+async def test_tokens_are_as_it_says(prompt: str | list[str], with_pieces: bool) -> None:
+    async with serving.serving() as served:
+        body = {"prompt": prompt, "with_pieces": with_pieces, "return_token_strs": True}
+        answer = await served.ask("POST", "/tokenize", body)
+    assert answer.status == 200
+    validator("TokenizeAnswer").validate(answer.json)
