@@ -68,7 +68,7 @@ class Prompts:
         """As `prompt_tokens`, or none."""
         match prompt:
             case ChatPrompt():
-                return self._text_tokens(chat or "", prompt.add_special_tokens)
+                return self._behind(prompt.context, self._text_tokens(chat or "", prompt.add_special_tokens))
             case TextPrompt():
                 return self._text_tokens(prompt.text, prompt.add_special_tokens)
             case TokenPrompt():
@@ -80,6 +80,13 @@ class Prompts:
                 raise RenderRefused(400, "prompt_embeds: embeddings have no tokens.", "prompt_embeds")
             case SoundPrompt():
                 raise RenderRefused(400, "file: a sound has no tokens.", "file")
+
+    def _behind(self, context: list[int], tokens: list[int]) -> list[int]:
+        """A text has begun once: what a template, or the tokenizer, writes at the head of each is left out here."""
+        if not context:
+            return tokens
+        self.check_ids(context, "context")
+        return context + tokens[1 if tokens[:1] == [self.bos] else 0 :]
 
     def check_length(self, prompt: Prompt, chat: str | None) -> None:
         """400 for a text that is seen to be too long before it is tokenised; also where most of it would be cut off, or

@@ -33,6 +33,7 @@ class ChoiceUpdate:
     ended: bool
     skipped: list[Piece] = field(default_factory=list)  # what the client had before
     passed: list[TokenLogprobs] = field(default_factory=list)  # the same
+    passed_ids: list[int] = field(default_factory=list)  # the same
 
     def __bool__(self) -> bool:
         return bool(self.pieces or self.logprobs or self.ids or self.ended)
@@ -126,9 +127,9 @@ class Choice:
         if ended and self.calls and self.finish_reason == "stop" and not isinstance(self.stop_reason, str):
             self.finish_reason = "tool_calls"
         had = max(0, self.skip_tokens - (self.logprob_tokens - len(told)))  # of those that are told
-        new_ids = ids[max(0, self.skip_tokens - (self.tokens - len(ids))) :]
+        old = max(0, self.skip_tokens - (self.tokens - len(ids)))
         pieces = pieces if len(pieces) < 2 or self.grain else merged(pieces)
-        return ChoiceUpdate(pieces, told[had:], new_ids, ended, skipped, told[:had])
+        return ChoiceUpdate(pieces, told[had:], ids[old:], ended, skipped, told[:had], ids[:old])
 
     @property
     def has_come_again(self) -> bool:

@@ -39,12 +39,14 @@ class OllamaRecords:
     def __init__(self, answer: Answer, job: Job, times: Callable[[Job], JobTimes], chats: bool) -> None:
         self._answer, self._job, self._times, self._chats = answer, job, times, chats
         self._calls = WholeCalls()
+        self._ids: list[int] = []  # of all of the answer's tokens, where they are wanted
 
     # --- whole -----------------------------------------------------------------------------------------------------
 
     def whole(self) -> Object:
         (choice,) = self._job.choices
         news, turn = choice.take(), Turn()
+        self._ids = news.ids
         turn.add(news.pieces)
         calls = [self._call(index, call) for index, call in enumerate(turn.calls)]
         return (
@@ -58,6 +60,7 @@ class OllamaRecords:
 
     def update(self, choice: Choice) -> bytes:
         news = choice.take()
+        self._ids += news.passed_ids + news.ids
         for _ in self._calls.feed(news.skipped):
             pass  # the client has it
         records = [self._record(one) for one in self._calls.feed(news.pieces)]
@@ -119,7 +122,9 @@ class OllamaRecords:
     def _end(self) -> Object:
         (choice,) = self._job.choices
         reason = choice.finish_reason or ""
-        return {"done": True, "done_reason": REASONS.get(reason, reason)} | durations(self._times(self._job), self._job)
+        context = {"context": choice.prompt_ids + self._ids} if self._answer.wants.prompt_ids else {}
+        ended = {"done": True, "done_reason": REASONS.get(reason, reason)}
+        return ended | context | durations(self._times(self._job), self._job)
 
 
 def durations(times: JobTimes, job: Job) -> Object:

@@ -10,6 +10,7 @@ import msgspec
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
+from ..generation.prompts import check_tokens
 from ..openai.schemas import TokensRequest
 from ..openai.thinking import THINKING_SWITCHES
 from .schemas import (
@@ -65,17 +66,24 @@ def generated_chat(body: OllamaGenerateRequest, thinks: bool) -> Object:
     _check_generate(body)
     user = OllamaTurn("user", body.prompt or "", images=body.images)
     system = [OllamaTurn("system", body.system)] if body.system else []
-    return _common(body, thinks) | {"messages": _messages([*system, user])}
+    told = {"return_token_ids": not body.images}  # of what stands for a picture nobody can go on
+    return _common(body, thinks) | {"messages": _messages([*system, user])} | told
+
+
+def context_of(body: OllamaGenerateRequest) -> list[int]:
+    """The token ids that the prompt is to stand behind."""
+    if body.context and body.images:
+        raise bad_request("context does not go with images; use /api/chat with all messages.", "context")
+    return check_tokens(body.context or [], "context")
 
 
 def completion_of(body: OllamaGenerateRequest) -> TokensRequest:
-    """The completion that a raw prompt asks for."""
+    """The completion that a raw prompt, or one with a suffix, asks for."""
     _check_generate(body)
-    for field in ("system", "images"):
+    for field in ("system", "images", "context", "think"):
         if getattr(body, field):
-            raise bad_request(f"{field} does not go with raw: the prompt is taken as it is.", field)
-    if body.think:
-        raise bad_request("think does not go with raw: the prompt is taken as it is.", "think")
+            beside = "raw" if body.raw else "suffix"
+            raise bad_request(f"{field} does not go with {beside}: the prompt is taken as it is.", field)
     given = _common(body, True)
     if given.pop("logprobs", False):
         given["logprobs"] = given.pop("top_logprobs", 0)
@@ -91,9 +99,8 @@ def renamed(error: ApiError, of_turns: bool = True) -> ApiError:
 
 
 def _check_generate(body: OllamaGenerateRequest) -> None:
-    for field, instead in (("template", "the server's --chat-template"), ("context", "/api/chat with all messages")):
-        if getattr(body, field):
-            raise bad_request(f"{field} is not supported; use {instead}.", field)
+    if body.template:
+        raise bad_request("template is not supported; use the server's --chat-template.", "template")
 
 
 def _common(body: OllamaFields, thinks: bool) -> Object:

@@ -98,7 +98,7 @@ class OllamaGenerateRequest(OllamaFields, kw_only=True):
     images: list[str] | None = None
     raw: bool | None = None  # the prompt is no turn of a conversation: no template is applied
     template: str | None = None  # known, and refused
-    context: list[int] | None = None  # likewise
+    context: list[int] | None = None  # what was said before, as the last answer has it
 
 
 class OllamaEmbedRequest(msgspec.Struct, kw_only=True):

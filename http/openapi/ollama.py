@@ -46,6 +46,7 @@ class OllamaMessageRecord(OllamaRecord, kw_only=True):
 class OllamaTextRecord(OllamaRecord, kw_only=True):
     response: str
     thinking: str | UnsetType = UNSET
+    context: list[int] | UnsetType = UNSET  # in the last one, to be sent with the next prompt
 
 
 class OllamaVectors(Said):

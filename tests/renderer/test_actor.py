@@ -143,6 +143,8 @@ def test_the_same_message_twice_is_harmless(bench: Bench) -> None:
         (TokenPrompt([5] * 60), {"max_tokens": 5}, 400, "max_tokens", "requested 65 tokens (60 in the prompt, 5"),
         (TokenPrompt([5, 100_000]), {}, 400, "prompt", "100000 is out of vocabulary"),
         (ChatPrompt(b'[{"role": "user"}]'), {}, 400, "messages", "content"),
+        (ChatPrompt(CHAT, context=[5, 100_000]), {}, 400, "context", "100000 is out of vocabulary"),
+        (ChatPrompt(CHAT, context=[5] * LENGTH), {}, 400, "messages", f"{LENGTH} tokens. However, your prompt has"),
         (ChatPrompt(CHAT, template_kwargs=b'{"messages": 1}'), {}, 400, "chat_template_kwargs", "must not set"),
         (ChatPrompt(json.dumps([{"role": "user", "content": "x" * 500}]).encode()), {}, 400, "messages", "maximum"),
     ],

@@ -50,6 +50,17 @@ def test_what_was_rendered_stays_though_the_template_says_another_thing_now(benc
     assert list(bench.table.token_ids(message.refs[0], len(before[0]), len(before[0]) + 2)) == [9, 9]
 
 
+def test_a_conversation_stands_behind_its_context(bench: Bench) -> None:
+    """And its text has no second beginning there."""
+    head, bos = "a <s> here", bench.renderer.prompts.bos
+    assert bos is not None and ids(f"<s>{head}")[0] == bos
+    for template, behind in (("<s>" + head, ids(head)), (head, ids(head))):
+        for context, before in (([], ids(template)), ([7, bos], [7, bos, *behind])):
+            ref = bench.open()
+            (answer,) = bench.ask(Render([ref], ChatPrompt(CHAT, chat_template=template, context=context)))
+            assert isinstance(answer, Rendered) and prompt_of(bench, ref) == before
+
+
 def test_a_predecessor_died_between_two_slots(bench: Bench) -> None:
     first, second = bench.open(), bench.open()
     (answer,) = bench.ask(Render([first], TextPrompt("hello")))

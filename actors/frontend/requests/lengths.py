@@ -82,6 +82,7 @@ def parts_of_prompt(prompt: Prompt, field: str = "") -> dict[str, Any]:
                 "documents": prompt.documents,
                 "chat_template_kwargs": prompt.template_kwargs,
                 "chat_template": prompt.chat_template,
+                "context": prompt.context,
             }
         case TextPrompt() | TokenPrompt():
             return {field or "prompt": prompt}

@@ -19,6 +19,7 @@ class ChatPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ch
     add_special_tokens: bool = False
     chat_template: str | None = None  # the request's own
     media: list[MediaSource] = []  # pictures and sounds of its messages, in order, until a media actor has them
+    context: list[int] = []  # ids of what was said before it, which stand before those of its text
 
 
 class TextPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="text"):

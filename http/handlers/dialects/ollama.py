@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from aiohttp import web
+from msgspec import structs
 
 from ...accounts import check_model_of
 from ...errors import ApiError, bad_request
@@ -17,7 +19,7 @@ from ...generation.prepare import PreparedRequest, ask_chat, ask_completion
 from ...middleware.context import ACCOUNT, CLIENT, name_request
 from ...ollama import about
 from ...ollama.records import OllamaRecords, durations, loaded
-from ...ollama.requests import chat_of, completion_of, generated_chat, model_of, renamed
+from ...ollama.requests import chat_of, completion_of, context_of, generated_chat, model_of, renamed
 from ...ollama.schemas import (
     Object,
     OllamaChatRequest,
@@ -63,7 +65,7 @@ class OllamaApi:
         body.model = model_of(body.model, self._settings.served)
         if not body.messages:
             return json_response(loaded(await self._wanted(request, body.model), True, body.keep_alive))
-        return await self._chat(request, raw, lambda: chat_of(body, self._thinks), chats=True)
+        return await self._chat(request, raw, lambda: chat_of(body, self._thinks))
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """POST /api/generate."""
@@ -74,7 +76,8 @@ class OllamaApi:
             return json_response(loaded(await self._wanted(request, body.model), False, body.keep_alive))
         check_generates(self._settings)
         if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
-            return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
+            context = context_of(body)
+            return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), context)
         check_length(raw, self._settings.max_body_bytes)
         given = seeded(request, completion_of(body))
         try:
@@ -100,14 +103,18 @@ class OllamaApi:
         return self._settings.reasoning_parser is not None
 
     async def _chat(
-        self, request: web.Request, raw: bytes, make: Callable[[], Object], chats: bool
+        self, request: web.Request, raw: bytes, make: Callable[[], Object], context: list[int] | None = None
     ) -> web.StreamResponse:
+        """`context`: of /api/generate, what its prompt stands behind."""
+        chats = context is None
         try:
             given = seeded(request, chat_request(make()))
             await self._generator.want_adapter(request, given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error, chats) from None
+        if context:
+            asked = replace(asked, prompts=[structs.replace(one, context=context) for one in asked.prompts])
         return await self._answer(request, raw, given, asked, chats)
 
     async def _answer(

@@ -10,7 +10,7 @@ import pytest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.fields.decoding import decode
-from actorserve.http.ollama.requests import chat_of, completion_of, generated_chat
+from actorserve.http.ollama.requests import chat_of, completion_of, context_of, generated_chat
 from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaEmbedRequest, OllamaGenerateRequest
 
 HI = [{"role": "user", "content": "hi"}]
@@ -101,10 +101,22 @@ def test_one_prompt() -> None:
     assert [turn["role"] for turn in made["messages"]] == ["system", "user"]
     raw = completion_of(generate(raw=True, logprobs=True, top_logprobs=2, options={"num_predict": 5}))
     assert (raw.prompt, raw.logprobs, raw.max_tokens, raw.stream) == ("a", 2, 5, True)
-    for field, value in (("template", "x"), ("context", [1])):
-        with pytest.raises(ApiError) as raised:
-            generated_chat(generate(**{field: value}), True)
-        assert raised.value.param == field
+    with pytest.raises(ApiError) as raised:
+        generated_chat(generate(template="x"), True)
+    assert raised.value.param == "template"
+
+
+def test_what_was_said_before() -> None:
+    assert generated_chat(generate(), True)["return_token_ids"] and context_of(generate(context=[3, 1])) == [3, 1]
+    picture = ["iVBORw0KGgo="]
+    assert not generated_chat(generate(images=picture), True)["return_token_ids"], "what stands for one is no token"
+    for wrong in ({"context": [1], "images": picture}, {"context": [-1]}, {"context": [1 << 40]}):
+        with pytest.raises(ApiError, match=r"^context") as raised:
+            context_of(generate(**wrong))
+        assert (raised.value.status, raised.value.param) == (400, "context")
+    for beside in ({"raw": True}, {"suffix": "b"}):
+        with pytest.raises(ApiError, match=rf"^context does not go with {next(iter(beside))}"):
+            completion_of(generate(context=[1], **beside))
 
 
 def test_what_an_assistant_has_begun_is_gone_on_with() -> None:

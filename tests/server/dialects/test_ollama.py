@@ -95,6 +95,20 @@ def test_generate(client: ollama.Client) -> None:
     assert parts[-1].done and (parts[-1].eval_count or 0) > 5
 
 
+def test_a_prompt_stands_behind_what_was_said_before(client: ollama.Client) -> None:
+    """The ids of the last line go with the next prompt, and are in its own last line again."""
+    first = client.generate("tiny", "<none>")
+    before = list(first.context or [])
+    assert len(before) == (first.prompt_eval_count or 0) + (first.eval_count or 0)
+    *parts, last = client.generate("tiny", "<answer>", context=before, stream=True)
+    assert "".join(part.response or "" for part in parts) == "The answer, no STOP more"
+    assert not any(part.context for part in parts) and last.prompt_eval_count == len(before) + 1
+    after = list(last.context or [])
+    assert after[: len(before)] == before and len(after) == len(before) + 1 + (last.eval_count or 0)
+    assert client.generate("tiny", "<answer>", context=before).context == after
+    assert client.generate("tiny", "<none>", raw=True).context is None
+
+
 def test_nothing_is_asked(client: ollama.Client) -> None:
     """By which clients load a model."""
     answer = client.chat("tiny", messages=[], keep_alive="5m")
@@ -160,7 +174,8 @@ def test_what_is_not_here(client: ollama.Client) -> None:
         lambda: client.delete("a"),
         lambda: client.copy("a", "b"),
         lambda: client.embed("tiny", "a"),
-        lambda: client.generate("tiny", "a", context=[1]),
+        lambda: client.generate("tiny", "a", context=[1 << 30]),
+        lambda: client.generate("tiny", "a", raw=True, context=[1]),
         lambda: client.generate("tiny", "a", raw=True, system="b"),
     ):
         with pytest.raises(ollama.ResponseError) as raised:
@@ -199,3 +214,11 @@ def test_a_stream_outlives_its_frontend(client: ollama.Client, kill_frontends: C
         if number in (5, 20):
             kill_frontends()
     assert text == LONG and part.done and part.done_reason == "stop"
+
+
+def test_so_does_what_it_tells_of_all_tokens(client: ollama.Client, kill_frontends: Callable[[], None]) -> None:
+    said = client.generate("tiny", "<long>").context
+    parts = client.generate("tiny", "<long>", stream=True)
+    before = [next(parts) for _ in range(5)]
+    kill_frontends()
+    assert [part.context for part in (*before, *parts)][-1] == said

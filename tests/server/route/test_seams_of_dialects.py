@@ -16,6 +16,7 @@ from tests.support.streams.pieces import Pieces, answer_of, post
 
 QUICK = [
     "ollama logprobs",
+    "ollama context",
     "ollama raw",
     "cohere logprobs",
     "cohere tool",

@@ -30,6 +30,8 @@ DIALECTS: dict[str, tuple[str, Object]] = {
     "ollama logprobs": (OLLAMA_CHAT, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 2,
                                       "options": {"num_predict": 30}}),
     "ollama schema": (OLLAMA_CHAT, {"messages": MESSAGES, "format": CITY, "options": {"num_predict": 60}}),
+    "ollama context": (OLLAMA_TEXT, {"prompt": MESSAGES[-1]["content"], "context": [5, 7], "options": {
+        "temperature": 1, "num_predict": 40}}),
     "ollama raw": (OLLAMA_TEXT, {"prompt": "Once upon a time", "raw": True, "options": {
         "temperature": 1.1, "num_predict": 60, "stop": ["ing", "er "], "repeat_penalty": 1.3}}),
     "cohere chat": (COHERE, {**ASKED, "temperature": 1, "frequency_penalty": 0.7}),
