@@ -19,6 +19,7 @@ Steps = Generator[None, None, T]
 Sink = Callable[[str], None]
 
 SPACE = " \t\r\n"
+FAR = 1000  # characters of white space, behind which nothing is looked for
 
 
 _SPECIAL = re.compile(r"\s*<[|｜][^<>|｜]*[|｜]?>")
@@ -146,12 +147,16 @@ class Reader:
 
     def _follows(self, wanted: tuple[str, ...], behind: int, or_end: bool = False) -> Steps[bool]:
         """Does one of these stand so many characters behind, after white space? Nothing is taken. `or_end`: or does
-        the text end there?
+        the text end there? Where there is white space without an end, as of a model that says nothing else any more,
+        they are taken to.
         """
         known = markers(*wanted)
         while True:
-            rest = self._text[self._at + behind :].lstrip(SPACE)
-            at = len(self._text) - len(rest)
+            at = begin = self._at + behind
+            near = self._text[begin : begin + FAR]
+            at += len(near) - len(rest := near.lstrip(SPACE))
+            if at - begin == FAR:
+                return True
             if (found := known.here(self._text, at)) is not None or (rest and not known.begins(self._text, at)):
                 return found is not None
             if self._ended and or_end:

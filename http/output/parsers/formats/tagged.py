@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from ..base import Broken, Sink, Steps
 from ..calls import CallReader
-from ..values import encodable, parsed, properties, quoted, typed, types
+from ..json_scan import mended
+from ..values import parsed, properties, quoted, typed, types
 from .json_calls import name_char
 
 QUOTES = "\"'"
@@ -93,15 +94,23 @@ class Qwen3Coder(TaggedCalls):
         if self._is_empty:
             self._close_object()
             return
-        if (yield from self._space()) == "{":
-            yield from self._json(self._arguments)
-            found = yield from self._until(self._tags(), dropped)
+        if (yield from self._space()) == "{" and (yield from self._follows(('"', "'", "}"), 1)):
+            found = yield from self._object_of_arguments()
             self._close()
         else:
             found = yield from self._tagged()
             self._close_object()
         self._closers.discard(found)
         self._begins_again(found)
+
+    def _object_of_arguments(self) -> Steps[str]:
+        """All of them as JSON. What has ended them: what breaks in it does not break what stands behind the call."""
+        sink: Sink = dropped
+        try:
+            yield from self._json(self._arguments)
+        except Broken:
+            sink = self._more_arguments
+        return (yield from self._until((self.over, *self.closers, *self.starts), sink))
 
     def _tags(self, *more: str) -> tuple[str, ...]:
         """Those that may stand behind an argument."""
@@ -222,7 +231,7 @@ class DeepSeekV32(MinimaxM2):
         following = yield from self._value(ends, value.append)
         said = "".join(value)
         if (inside := _object(said)) is not None and inside.keys() <= known.keys():
-            self._arguments(json.dumps(inside, ensure_ascii=False)[:-1] if inside else "")
+            self._arguments(mended(said.strip())[:-1].rstrip() if inside else "")
         else:
             self._arguments(f"{{{json.dumps(key)}: {typed(said, self._types(key))}")
         return following
@@ -279,7 +288,7 @@ def _object(text: str) -> dict[str, Any] | None:
         value = parsed(text)
     except ValueError:
         return None
-    return value if isinstance(value, dict) and encodable(text) else None
+    return value if isinstance(value, dict) else None
 
 
 def dropped(text: str) -> None:
