@@ -25,15 +25,17 @@ class LlamaError(Said):
 
 
 class LlamaPart(msgspec.Struct, kw_only=True):
-    """An event of a stream, or the whole answer: the last has the times."""
+    """An event of a stream, or the whole answer: the last has the times. With `response_fields` a whole answer and the
+    last event have those alone.
+    """
 
-    index: int
-    content: str
-    tokens: list[int]
-    stop: bool
-    id_slot: int
-    tokens_predicted: int
-    tokens_evaluated: int
+    index: int | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    tokens: list[int] | UnsetType = UNSET
+    stop: bool | UnsetType = UNSET
+    id_slot: int | UnsetType = UNSET
+    tokens_predicted: int | UnsetType = UNSET
+    tokens_evaluated: int | UnsetType = UNSET
     stop_type: str | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
     prompt_progress: Progress | UnsetType = UNSET

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2 as httpx
+import jsonschema
 import pytest
 from openai import OpenAI
 
@@ -117,6 +118,9 @@ def test_some_fields_of_an_answer(client: httpx.Client) -> None:
     *_, last = events(client, n_predict=3, response_fields=["tokens_predicted", "stop"])
     assert last == {"tokens_predicted": 3, "stop": True}
     assert whole(client, n_predict=3, response_fields=[]).keys() == whole(client, n_predict=3).keys()
+    said = {**client.get("/openapi.json").json(), "$ref": "#/components/schemas/LlamaPart"}
+    for one in (answer, last, whole(client, n_predict=3), whole(client, n_predict=3, response_fields=fields[2:])):
+        jsonschema.validate(one, said)
 
 
 def test_how_long_a_chat_is(client: httpx.Client) -> None:
