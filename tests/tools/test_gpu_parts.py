@@ -62,6 +62,15 @@ def test_graphs_that_cannot_be_had_leave_the_rest_to_be_timed(part: Part) -> Non
     assert finding["ok"] is False and "not permitted" in finding["value"]
 
 
+def test_products_that_a_cpu_has_not_are_not_wrong(part: Part) -> None:
+    """torch before 2.13 has none of e4m3 with a scale for each row there, and has them on a GPU."""
+    program = (
+        "from tools.gpu import products\nproducts.are_there = lambda: False\nproducts.scaled_products('Qwen3-0.6B')"
+    )
+    (finding,) = part.said_by(program)
+    assert finding["ok"] is None and "not run" in finding["value"]
+
+
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_server_that_does_not_start_is_measured_without_graphs(part: Part, starts: bool) -> None:
     program = (
