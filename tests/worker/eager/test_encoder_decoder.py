@@ -191,16 +191,18 @@ def test_the_start_runs_what_steps_run(
 
 
 def test_what_is_asked_of_a_sound(device: PretendedDevice) -> None:
-    """When each token was said, and whether anything was: the decoder goes over the whole text once more."""
+    """When each token was said, and whether anything was: the decoder goes over the whole text once more. What two
+    tokens look at is, normalised over both, 1 and -1: many paths through it would cost the same but for the last bits.
+    """
+    ids = [1, 9, 3, 14, 86, 13]
 
     def asked(at: torch.device) -> dict[str, Any]:
         worker = Worker("whisper", Way.FLAT, at)
         place = HEARS.room(BLOCK, POSITIONS)
-        ids = [1, 40, 41, 42]
         table: Any = SimpleNamespace(
             rendition=lambda ref: msgspec.msgpack.encode(Rendition(encoder=POSITIONS, hearing=Hearing())),
             prompt_length=lambda ref: place + 1,
-            generated=lambda ref: 3,
+            generated=lambda ref: len(ids) - 1,
             token_ids=lambda ref, start, end: ids[start - place : end - place],
         )
         return Listening(worker.model, HEARS, table, BLOCK, worker.sound).look(0, SPEECH.samples, timed=True)
@@ -208,7 +210,7 @@ def test_what_is_asked_of_a_sound(device: PretendedDevice) -> None:
     with on_the_host(), torch.no_grad():
         expected = asked(torch.device("cpu"))
     found = asked(DEVICE)
-    assert found["times"] == expected["times"] and len(found["times"]) == 3
+    assert found["times"] == expected["times"] and len(found["times"]) == len(ids) - 1 == 1 + len({*found["times"]})
     assert found["logprob"] == pytest.approx(expected["logprob"], abs=1e-4)
     assert found["no_speech"] == pytest.approx(expected["no_speech"], rel=1e-3)
 
