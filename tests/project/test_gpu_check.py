@@ -237,7 +237,7 @@ def test_what_is_missing_or_older_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(metadata, "version", version)
     wanted = [one for one in requirements.required() if one.name in ("transformers", "torch", "triton", "msgspec")]
     assert [one.name for one in wanted] == ["msgspec", "torch", "transformers", "triton"]
-    assert {"hypothesis", "peft"} <= there.keys(), "without which pytest ends, or a file of tests"
+    assert {"hypothesis", "pytest-timeout", "peft"} <= there.keys(), "without which pytest ends, or a file of tests"
     said = [*requirements.unmet(wanted)]
     assert [line.split(" ", 1)[1] for line in said] == [
         "is missing",

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
-OF_TESTS = {"triton", "pytest", "pytest-xdist", "hypothesis", "peft"}  # of what those require
+OF_TESTS = {"triton", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "peft"}  # of what those require
 MODULES = (
     "tests.conftest",
     "tests.support.models.checkpoints",
