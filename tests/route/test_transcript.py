@@ -99,6 +99,27 @@ def test_chunks_of_another_text_are_not_put_behind_it(form: str) -> None:
         transcript.feed(chunk(2, "It was") if form == "delta" else chunk(2, "It") + chunk(2, ""))
 
 
+def finish(replica: int) -> bytes:
+    return chunk(replica, None, choices=[{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}])
+
+
+@pytest.mark.parametrize("cut", [2, 3])
+def test_no_text_is_put_behind_the_end(cut: int) -> None:
+    """The client has the last chunk, with or without the counts behind it, and another replica hears more."""
+    transcript, counts = Transcript(), chunk(1, None, usage={"completion_tokens": 4})
+    transcript.feed(b"".join([chunk(1, "It is"), finish(1), counts][:cut]))
+    transcript.drop_rest()
+    with pytest.raises(TrailError, match="another text") as raised:
+        transcript.feed(chunk(2, "It is") + chunk(2, " late") + finish(2) + b"data: [DONE]\n\n")
+    assert raised.value.passed == b"" and transcript.is_over and not transcript.closed
+
+
+def test_what_comes_behind_a_chunk_without_text_is_no_other_text() -> None:
+    transcript = Transcript()
+    passed = transcript.feed(chunk(1, "") + chunk(1, "It is"))[0] + transcript.feed(finish(1))[0]
+    assert passed == chunk(1, "") + chunk(1, "It is") + finish(1)
+
+
 @pytest.mark.parametrize("other", [[delta("It was")], [delta("I"), DONE]])
 def test_the_end_of_another_text_is_not_put_behind_it(other: list[bytes]) -> None:
     transcript = Transcript()

@@ -40,6 +40,7 @@ class Choice(msgspec.Struct, frozen=True):
     """Of a chunk."""
 
     delta: Piece = Piece()
+    finish_reason: str | None = None
 
 
 class Event(msgspec.Struct):
@@ -68,6 +69,7 @@ class Transcript:
         self._held = b""
         self._head: dict[str, str | int] = {}  # of the first chunk
         self._ends = self._ended = 0  # chunks without text: that the client has, that have come of this replica
+        self._finished = False  # the client has the end of all text
 
     @property
     def tokens(self) -> int:
@@ -133,6 +135,8 @@ class Transcript:
         text = choices[0].delta.content if choices else ""
         if text:
             rest = self._rest(text)
+            if rest and self._finished:
+                self._differs()
         elif self._behind:
             self._differs()
         else:
@@ -141,6 +145,7 @@ class Transcript:
         if not rest and (text or self._ended <= self._ends):
             return b""
         self._ends = max(self._ends, self._ended)
+        self._finished |= any(choice.finish_reason is not None for choice in choices)
         told = msgspec.json.decode(data) | self._head
         if rest != text:
             told["choices"][0]["delta"]["content"] = rest
