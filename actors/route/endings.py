@@ -21,6 +21,7 @@ MARKED = (  # paths of streams that are closed by a mark, also behind an error
     *("/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions", "/v1/fim/completions"),
     *("/v1/invocations", "/v1/inference/v1/generate", "/v1/generate"),
 )
+CHUNK = b'"choices":'  # has it, and no text of an event, in which quotation marks are escaped
 MARK = b"data: [DONE]\n\n"
 NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
 encode = msgspec.json.Encoder().encode
@@ -37,6 +38,7 @@ class Ending:
         self._between = {EVENTS: b"\n\n", LINES: b"\n"}.get(kind, b"") if not is_encoded else b""
         self._held = b""
         self._number = -1  # of the last event of a response
+        self._has_chunks = False  # it is a transcript in chunks, which are vLLM's
 
     def whole(self, data: bytes) -> bytes:
         """What has come up to the end of an event; `rest` is what stands behind it."""
@@ -62,6 +64,8 @@ class Ending:
         """The client has this."""
         if self._path.startswith("/v1/responses") and (found := NUMBER.findall(passed)):
             self._number = int(found[-1])
+        if self._path.startswith("/v1/audio"):
+            self._has_chunks |= CHUNK in passed
 
     def error(self) -> bytes:
         """The event that says so; nothing where none can stand there."""
@@ -79,9 +83,9 @@ class Ending:
             return _event("error", {"type": "error", "error": {"type": "api_error", "message": MESSAGE}})
         if self._path in TGI:
             return _event(None, {"error": MESSAGE, "error_type": "generation"})
-        if self._path.startswith("/v1/audio"):
+        if self._path.startswith("/v1/audio") and not self._has_chunks:
             return _event(None, {"type": "error", "error": body})
-        return _event(None, {"error": body}) + self._mark
+        return _event(None, {"error": body}) + (MARK if self._has_chunks else self._mark)
 
     def _cohere(self, version: int) -> bytes:
         """As that version's answers fail, in events or lines; of the second the stream is closed behind it."""
