@@ -142,10 +142,14 @@ def test_the_table_is_told_part_by_part(
 
 
 def test_a_check_that_is_stopped_ends_its_part(tmp_path: Path) -> None:
-    """As by a limit on all of it: whoever is next finds the device free, and what the part has said in the log."""
+    """As by a limit on all of it: whoever is next finds the device free, and what the part has said in the log, also
+    when it was told to end."""
     pipe, out = tmp_path / "pipe", tmp_path / "table.md"
     os.mkfifo(pipe)
-    part = f"import os, threading; print('half'); open({str(pipe)!r}, 'w').write(str(os.getpid())); "
+    part = (
+        "import os, signal, sys, threading; signal.signal(signal.SIGTERM, lambda *_: sys.exit('and why')); "
+        f"print('half'); open({str(pipe)!r}, 'w').write(str(os.getpid())); "
+    )
     program = (
         f"import runpy, sys\nfound = runpy.run_path({str(CHECK)!r})\n"
         f"parts = [('steps', ['-c', {part + 'threading.Event().wait()'!r}], 60.0)]\n"
@@ -156,7 +160,8 @@ def test_a_check_that_is_stopped_ends_its_part(tmp_path: Path) -> None:
         pid = int(pipe.read_text())
         done.terminate()
         assert done.communicate(timeout=60)[1].endswith(b"stopped\n")
-    assert not psutil.pid_exists(pid) and "half" in out.with_suffix(".log").read_text()
+    log = out.with_suffix(".log").read_text()
+    assert not psutil.pid_exists(pid) and "half" in log and "and why" in log
 
 
 def test_all_that_parts_say_is_in_a_log(asked: dict[str, Any], tmp_path: Path) -> None:
