@@ -8,6 +8,7 @@ wrong logits without any exception: so nothing is served that was not compared.
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from .probe import Traits, probe
 PROMPTS, CHUNKS, DECODED = (29, 9, 13), (7, 9, 5), 8
 BLOCK = 4
 TOLERANCE = 2e-3  # of the logits' deviation
+_turn = threading.RLock()  # trials are within others
 
 
 class Verdict(NamedTuple):
@@ -46,13 +48,15 @@ class Verdict(NamedTuple):
 
 @contextmanager
 def in_one_thread() -> Iterator[None]:
-    """Of what is tiny: several spend their time on waiting for one another, minutes of it on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    """Of what is tiny: several spend their time on waiting for one another, minutes of it on a busy machine. It is
+    the whole process' number, so that trials take turns; a thread that computes for the first time meanwhile keeps 1."""
+    with _turn:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 def randomise(model: nn.Module, seed: int = 0) -> None:

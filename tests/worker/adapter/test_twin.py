@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +133,36 @@ def test_a_trial_takes_one_thread_and_gives_the_others_back() -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+class Turn:
+    """A lock that says that somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._lock, self.is_waited_for = threading.RLock(), threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_waited_for.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_of_two_trials_at_once_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process has is changed: the one that ended first would have given the other all threads, which ended by
+    giving back the one that it had found."""
+    turn, over = Turn(), threading.Event()
+    monkeypatch.setattr(verify, "_turn", turn)
+
+    def second() -> bool:
+        with verify.in_one_thread():
+            return over.is_set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with verify.in_one_thread(), verify.in_one_thread():
+            waits = pool.submit(second)
+            assert turn.is_waited_for.wait(60)
+            over.set()
+        assert waits.result(60)
