@@ -74,6 +74,43 @@ def test_limits_of_large_numbers_are_kept() -> None:
     assert fused_parts(model)[1] == 0
 
 
+def limited(x: Any, limit: float | None) -> Any:
+    """Also of what attention answers."""
+    if limit is None:
+        return x
+    return (limited(x[0], limit), *x[1:]) if isinstance(x, tuple) else x.clamp(-limit, limit)
+
+
+@pytest.mark.parametrize(
+    ("part", "inside", "outside", "expected"),
+    [
+        ("", None, 50, (2, 2, 0)),
+        ("mlp", 5, None, (2, 0, 0)),
+        ("self_attn", 5, None, (0, 2, 0)),
+        ("self_attn", None, 50, (0, 2, 0)),
+    ],
+)
+def test_limits_before_and_behind_products_are_kept(
+    part: str,
+    inside: float | None,
+    outside: float | None,
+    expected: tuple[int, int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of what a module is given, and of what it answers: numbers of a trial did not come to them."""
+    model = made("qwen3")
+    kind = type(model.model.layers[0].get_submodule(part))
+    own = kind.forward
+
+    def forward(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        return limited(own(self, limited(hidden_states, inside), *args, **kwargs), outside)
+
+    monkeypatch.setattr(kind, "forward", forward)
+    improve(model, torch.float32)
+    fuse(model, torch.float32)
+    assert fused_parts(model) == expected
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "expected"),
     [

@@ -80,8 +80,10 @@ class _Answer(nn.Module):
         super().__init__()
         self.answer = answer
         self.weight = answer  # whoever looks at its type
+        self.seen: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
         return self.answer
 
 
@@ -96,15 +98,21 @@ def _stand_in(module: Any, joined: JoinedProducts, inputs: list[Tensor]) -> Any:
     return replaced(module, others)
 
 
+def _were_given(stand_in: Any, x: Tensor) -> bool:
+    """Were its products asked of this very tensor? What is done to it before them, ours would not do."""
+    return all(child.seen is x for child in stand_in.children() if isinstance(child, _Answer))
+
+
 def _is_gated(module: Any, joined: JoinedProducts) -> bool:
     """Is it silu(gate) · up, and no more?"""
     gate, up = (wide_values(1, TOKENS, size) + index for index, size in enumerate(joined.sizes))
     try:
-        found = _stand_in(module, joined, [gate, up]).forward(values(1, TOKENS, 8))
+        stand_in, x = _stand_in(module, joined, [gate, up]), values(1, TOKENS, 8)
+        found = stand_in.forward(x)
     except FAILURES:
         return False
     expected = F.silu(gate) * up
-    return isinstance(found, Tensor) and near(found, expected)
+    return isinstance(found, Tensor) and near(found, expected) and _were_given(stand_in, x)
 
 
 def _arguments(model: Any, modules: list[Any]) -> dict[Any, Given]:
@@ -151,7 +159,7 @@ class _Witness:
         self.queries, self.sinks = call.queries, call.options.get("s_aux")
         self.asked += 1
         batch, heads, tokens = call.queries.shape[:3]
-        self.mixed = values(batch, tokens, heads, call.values.shape[3])
+        self.mixed = wide_values(batch, tokens, heads, call.values.shape[3])
         return self.mixed
 
 
@@ -169,8 +177,10 @@ def _attention(
         return None
     try:
         with torch.inference_mode(), attending(witness):
-            answer = _stand_in(module, joined, parts).forward(**{**given, name: caches.make(witness)})
+            stand_in = _stand_in(module, joined, parts)
+            answer = stand_in.forward(**{**given, name: caches.make(witness)})
         plain = len(answer) == 2 and answer[1] is None and torch.equal(answer[0][0], witness.mixed[0].flatten(1))
+        plain = plain and _were_given(stand_in, given["hidden_states"])
         if not plain or witness.asked != 1 or not torch.equal(_flat(witness.values), parts[2][0]):
             return None
         heads = _turned_heads(library, module, parts, witness, given)

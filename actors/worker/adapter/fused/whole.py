@@ -62,7 +62,7 @@ def values(*shape: int) -> Tensor:
 
 
 def wide_values(*shape: int) -> Tensor:
-    """The same of [1, tokens, size], of which the last token's are large: what a module cuts off shows by these."""
+    """The same of [1, tokens, …], of which the last token's are large: what a module cuts off shows by these."""
     found = values(*shape)
     found[:, -1] *= LARGE
     return found
@@ -110,7 +110,7 @@ def _parts_of(module: Any, given: Given) -> _Parts | None:
     if (len(attentions), len(mlps), len(norms), len(by_forward)) != (1, 1, 2, 4) or len(given.args) != 1:
         return None
     size = len(norms[0].weight)
-    x, mixed, made = (values(1, TOKENS, size) + number for number in range(3))
+    x, mixed, made = (wide_values(1, TOKENS, size) + number for number in range(3))
     attention, mlp = _Witness((mixed, None)), _Witness(made)
     try:
         with torch.inference_mode():
