@@ -114,9 +114,9 @@ def test_transcripts_end_as_they_have_begun(task: str) -> None:
     """Chunks, which are vLLM's, by an error and the mark, as a server ends them; also where a text speaks of chunks."""
     chunk = {"choices": [{"index": 0, "delta": {"content": "It"}, "finish_reason": None}]}
     delta = {"type": "transcript.text.delta", "delta": '"choices":'}
-    for event, keys, mark in ((chunk, {"error"}, MARK), (delta, {"type", "error"}, b"")):
+    for first, keys, mark in ((chunk, {"error"}, MARK), (delta, {"type", "error"}, b"")):
         ending = Ending(f"/v1/audio/{task}", "text/event-stream")
-        ending.note(b"data: %s\n\n" % json.dumps(event, separators=(",", ":")).encode())
+        ending.note(b"data: %s\n\n" % json.dumps(first, separators=(",", ":")).encode())
         ending.note(b"")
         told = ending.error()
         assert told.endswith(b"}\n\n" + mark) and LOST in told

@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 @contextmanager
 def in_one_thread() -> Iterator[None]:
     """Of what is tiny: several spend their time on waiting for one another, minutes of it on a busy machine. It is
-    the whole process' number, so that trials take turns; a thread that computes for the first time meanwhile keeps 1."""
+    the whole process' number, so that trials take turns; a thread that first computes anything meanwhile keeps 1."""
     with _turn:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
