@@ -14,7 +14,7 @@ from msgspec import inspect
 from rich.console import Console
 from rich.table import Table
 
-from ..options.command_line import SHORT
+from ..options.command_line import OTHER_NAMES
 from ..options.config import ConfigError
 from ..options.fields import option_fields, plain_type
 from ..options.other_servers import meaning_of
@@ -53,7 +53,7 @@ def _varies(name: str) -> bool:
     fields = option_fields()
     field = name.lstrip("-").replace("-", "_")
     if field not in fields:
-        short = next((one for one, names in SHORT.items() if name in names), "")
+        short = next((one for one, names in OTHER_NAMES.items() if name in names), "")
         meaning = meaning_of(name)
         field = short or (meaning.field if meaning is not None and meaning.fixed is None and not meaning.key else "")
     return field in fields and not isinstance(plain_type(fields[field].type), inspect.StrType | inspect.ListType)

@@ -29,7 +29,7 @@ __all__ = ["add_options", "describe_options", "integer", "read_config"]
 POSITIONAL = "model"
 KEYS = ("api_key", "api_key_file", "key_file")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-SHORT = {
+OTHER_NAMES = {  # of our own
     "tensor_parallel_size": ("-tp",),
     "pipeline_parallel_size": ("-pp",),
     "data_parallel_size": ("-dp",),
@@ -75,18 +75,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             said = "a YAML file of options, named as here without --"
             group.add_argument("--config", metavar="FILE", type=Path, help=said)
         else:
-            names = [*SHORT.get(field.name, ()), flag(field.name)]
+            names = [*OTHER_NAMES.get(field.name, ()), flag(field.name)]
             group.add_argument(
                 *names, dest=field.name, **_arguments(field.name, plain_type(field.type)), help=help_text
             )
 
 
 def describe_options() -> list[tuple[str, str]]:
-    """(option, help) of every field, as tools/docs/options.md lists them."""
+    """(option, help) of every field, as tools/docs/options.md lists them; by its usual name where it has another."""
     return [
-        (field.name.upper() if field.name == POSITIONAL else flag(field.name), _description(field))
+        (field.name.upper() if field.name == POSITIONAL else _usual(field.name), _description(field))
         for field in option_fields().values()
     ]
+
+
+def _usual(name: str) -> str:
+    """`--engines` of `remote_engines`; one letter and its kin are no names to look for."""
+    return next((one for one in OTHER_NAMES.get(name, ()) if one.startswith("--")), flag(name))
 
 
 def read_config(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Config:

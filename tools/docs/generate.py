@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args, get_type_hints
 
 from actorserve.actors.options import other_servers
-from actorserve.actors.options.command_line import describe_options
+from actorserve.actors.options.command_line import OTHER_NAMES, describe_options
 from actorserve.actors.options.fields import flag
 from actorserve.actors.protocol.request import default_of
 from actorserve.actors.protocol.sampling.fields import SamplingFields, sampling_parameters
@@ -99,7 +99,7 @@ def other_names() -> str:
     """Names of other servers' options that set one of ours."""
     rows: dict[str, list[str]] = {}
     for name, meaning in other_servers.MEANINGS.items():
-        if meaning.field:
+        if meaning.field and name not in OTHER_NAMES.get(meaning.field, ()):
             ours = "MODEL" if meaning.field == "model" else " ".join((*meaning.words(), meaning.key)).strip()
             rows.setdefault(ours, []).append(f"`{name}`")
     return "| theirs | here |\n|---|---|\n" + "".join(

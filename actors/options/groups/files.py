@@ -16,8 +16,8 @@ class FileOptions(ToolOptions, frozen=True, kw_only=True):
     files_dir: Annotated[
         str | None,
         Meta(
-            description="the folder for files of /v1/files and batches of /v1/batches, which are not there without it; "
-            "several servers may have one"
+            description="the folder for files of /v1/files and batches of /v1/batches and /v1/messages/batches, which "
+            "are not there without it; several servers may have one"
         ),
     ] = None
     files_limit: Annotated[

@@ -144,7 +144,7 @@ REFUSED = {
     "--engines ray://ADDRESS?engines=N says which cluster keeps how many engines": "--use-ray",
     "--grpc-port is a port for gRPC, beside the other": "--grpc-mode --smg-grpc-mode --smg-http-sidecar-port "
     "--grpc-response-timeout-secs",
-    "--http2-port is a port for HTTP/2 without TLS, beside the other": "--enable-http2 "
+    "--http2-port is a port for HTTP/2, beside the other": "--enable-http2 "
     "--http2-initial-connection-window-size --http2-max-concurrent-streams",
     "--ssl-keyfile names a key that no password hides": "--ssl-keyfile-password",
     "--deterministic says the same of a prompt whatever runs beside it": "--rl-on-policy-target",
@@ -154,7 +154,7 @@ REFUSED = {
     "--incremental-streaming-output",
     "a conversation is sent whole each time; what begins alike is computed once": "--enable-streaming-session",
     "each item of /v1/score is computed by itself": "--multi-item-scoring-delimiter",
-    "no files are kept; `actorserve run-batch` answers a file of requests": "--file-storage-path",
+    "--files-dir is the folder for files and batches": "--file-storage-path",
 }
 HARMLESS = {
     **dict.fromkeys(("--attention-context-parallel-size", "--attn-cp-size"), ("1",)),

@@ -130,4 +130,4 @@ class RequestCutter:
         if other is not None:
             raise bad_request(f"requests[{other}]: each request is an object.", f"requests[{other}]")
         if len(around.requests) != self.total or not self.total:
-            raise bad_request("requests: it is a list of at least one object, and there is one such list.", "requests")
+            raise bad_request("requests must be a list of at least one request, and be there once.", "requests")
