@@ -50,6 +50,7 @@ class Route:
     page: bool = False  # of the page: it is none of the API's
     listed: bool = True  # in documents; False: it is another one by a name of its own
     lists: bool | type = False  # to several inputs, or to a body of another form, it answers with a list (of these)
+    other: type | None = None  # the struct of its JSON answer to a body of another API
     head: bool = True  # HEAD goes where GET does: not where an answer has no end
     repeatable: bool = False  # takes an Idempotency-Key
     upgrades: bool = False  # it is a WebSocket from its answer on

@@ -17,7 +17,9 @@ from actorserve.actors.protocol.request import BY_TOKEN, CLASSIFY, EMBED, NORMAL
 from actorserve.actors.protocol.topics.prompts import Prompt
 
 from ..accounts import check_model_of
-from ..errors import bad_request
+from ..cohere.labels import classifications, labelling_of
+from ..errors import ApiError, bad_request
+from ..generation.adapter import with_names
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.job import Job
@@ -140,8 +142,21 @@ class PoolingApi:
         body = await self._read(ClassifyRequest, request)
         spec = pooling_of(self._settings)
         check_task(spec, CLASSIFY)
+        if body.inputs is not None:
+            return await self._classify_as_cohere(request, body, body.inputs, spec)
         answer, job = await self.labels(request, body, *inputs(body, self._settings, spec))
         return json_response(answers.classes(answer, job, spec))
+
+    async def _classify_as_cohere(
+        self, request: web.Request, body: ClassifyRequest, texts: list[str], spec: PoolingSpec
+    ) -> web.Response:
+        body = labelling_of(body, texts)
+        try:
+            prompts, _ = inputs(body, self._settings, spec)
+            answer, job = await self.labels(request, body, prompts, "inputs")
+        except ApiError as error:
+            raise with_names(error, {"input": "inputs"}) from None
+        return json_response(classifications(answer, job, spec, texts))
 
     async def score(self, request: web.Request) -> web.Response:
         """POST /score."""

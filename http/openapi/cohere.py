@@ -42,6 +42,16 @@ class CohereFloats(msgspec.Struct):
     meta: Object
 
 
+class CohereLabels(Said):
+    id: str
+    classifications: list[Object]
+    meta: Object
+
+
+class CohereKey(msgspec.Struct):
+    valid: bool
+
+
 class CohereVectors(msgspec.Struct):
     id: str
     embeddings: dict[str, list[Any]]

@@ -68,7 +68,7 @@ def _structs(routes: Iterable[Route]) -> Iterator[type]:
     """Of all that is answered."""
     for route in routes:
         listed = route.lists if isinstance(route.lists, type) else None
-        kinds = (route.answer, route.event, route.error, listed, *(kind for _, kind in route.others))
+        kinds = (route.answer, route.other, route.event, route.error, listed, *(kind for _, kind in route.others))
         yield from (kind for kind in kinds if kind is not None and kind not in PLAIN)
 
 
@@ -105,6 +105,8 @@ def _success(route: Route, book: Book) -> Schema:
     if route.answer is None:
         return {"description": "OK", "content": text}
     schema = {"type": PLAIN[route.answer]} if route.answer in PLAIN else book.ref(route.answer)
+    if route.other is not None:
+        schema = {"anyOf": [schema, book.ref(route.other)]}
     if route.lists:
         listed = book.ref(route.lists) if isinstance(route.lists, type) else schema
         schema = {"anyOf": [schema, {"type": "array", "items": listed}]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..openai.decisions.schemas import DecisionsRequest, SystemOneRequest
 from ..openai.schemas import GenerativeScoringRequest
 from ..openapi import pooling as answers
+from ..openapi.cohere import CohereLabels
 from ..pooling.schemas import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 from ..route import ASKS, Route
 
@@ -85,6 +86,7 @@ POOLING: tuple[Route, ...] = (
         ClassifyRequest,
         statuses=ASKS,
         pools=True,
+        other=CohereLabels,
     ),
     Route(
         "post",

@@ -69,6 +69,10 @@ class PoolingRequest(EmbeddingRequest, kw_only=True):
 class ClassifyRequest(InputFields, kw_only=True):
     """POST /classify."""
 
+    inputs: list[str] | None = None  # these three are Cohere's, and its is the answer to them
+    truncate: Literal["NONE", "START", "END"] | None = None  # END if left out
+    examples: list[Object] | None = None  # known, and refused
+
 
 class PairFields(PoolingFields, kw_only=True):
     """What requests for scores of pairs have in common."""

@@ -85,6 +85,11 @@ class CohereApi:
         template = str(self._settings.tokenizer_info.get("chat_template") or "")
         return chat_request(chat_of(body, self._settings.reasoning_parser is not None, template))
 
+    async def check_key(self, request: web.Request) -> web.Response:
+        """POST /v1/check-api-key. With a wrong one nobody comes here."""
+        await self._read_body(request)
+        return json_response({"valid": True})
+
     async def embed(self, request: web.Request) -> web.Response:
         """POST /v2/embed."""
         answer, job, _, types, texts = await self._embedded(request)

@@ -11,8 +11,9 @@ from ...openapi import pooling
 from ...openapi.answers import Rendered
 from ...output.answer import NDJSON
 from ...pooling.schemas import RerankRequest
-from ...route import ASKS, CHAT, Route
+from ...route import ASKS, CHAT, TAKES_BODY, Route
 from ..completions import COMPLETIONS
+from ..pooling import POOLING
 
 COHERE: tuple[Route, ...] = (
     *(
@@ -108,7 +109,19 @@ COHERE: tuple[Route, ...] = (
     ),
     *(
         replace(route, path=f"/cohere/v1{route.path}", error=answers.CohereError, listed=False)
-        for route in COMPLETIONS
-        if route.path[1:] in ("tokenize", "detokenize")
+        for route in (*COMPLETIONS, *POOLING)
+        if route.path[1:] in ("tokenize", "detokenize", "classify")
+    ),
+    *(
+        Route(
+            "post",
+            path,
+            "cohere.check_key",
+            "Is the key one of the server's?",
+            answers.CohereKey,
+            statuses=TAKES_BODY,
+            error=answers.CohereError,
+        )
+        for path in ("/v1/check-api-key", "/cohere/v1/check-api-key")
     ),
 )
