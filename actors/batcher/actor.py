@@ -15,7 +15,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from ..files.batches import Batch, BatchStore
+from ..files.batches import Batch, BatchStore, Mark
 from ..files.folder import Folder
 from ..files.store import FileStore
 from ..files.threads import on_disk
@@ -55,7 +55,7 @@ class BatcherActor(LoopActor):
         self._memory = LineMemory(MOST_LINE_BYTES)
         self._held: int | None = None  # while this is the batcher of the folder
         self._runs: dict[str, BatchRun] = {}
-        self._ended = set[str]()  # and what is no batch
+        self._ended = dict[str, Mark | None]()  # and what is no batch, with their marks as they were looked at
         self._later = dict[str, float]()  # when those are tried again for which the disk failed
         self._waiting = 0
         self._tasks = set[asyncio.Task[None]]()
@@ -121,7 +121,7 @@ class BatcherActor(LoopActor):
         for name, run in list(self._runs.items()):  # some end meanwhile
             if await on_disk(self._store.is_cancelled, name):
                 run.cancel()
-        running, now = self._runs.keys() | self._ended, self._loop.time()
+        running, now = set(self._runs), self._loop.time()
         waiting = await on_disk(self._new, running)
         ready = [one for one in waiting if self._later.get(one.id, now) <= now]
         begun = next_of(ready, [run.request for run in self._runs.values()], time.time())
@@ -129,19 +129,23 @@ class BatcherActor(LoopActor):
             self._begin(batch)
         self._waiting = len(waiting) - len(begun)
 
-    def _new(self, known: set[str]) -> list[Batch]:
-        """Those that are not known, and have not ended."""
-        found = []
-        names = set(os.listdir(self._folder.batches))
-        self._ended &= names  # of what is removed, nothing is known any more
-        for name in names - known:
+    def _new(self, running: set[str]) -> list[Batch]:
+        """Those that do not run, and have not ended."""
+        found, ended = [], dict[str, Mark | None]()
+        for name in set(os.listdir(self._folder.batches)) - running:
+            mark = self._store.mark_of(name)  # before the batch is read: another may take its place behind that
+            if name in self._ended and self._ended[name] == mark:
+                ended[name] = mark
+                continue
             one = self._store.get(name)
             if one is None:
                 self._context.log.error("%s of --files-dir is no batch that can be read; it is left out", name)
             if one is None or one.has_ended:
-                self._ended.add(name)
+                ended[name] = mark
             else:
+                self._store.mark_input(one.request)
                 found.append(one)
+        self._ended = ended  # of what is removed, nothing is known any more
         return found
 
     def _begin(self, batch: Batch) -> None:
@@ -166,7 +170,6 @@ class BatcherActor(LoopActor):
         except OSError as error:
             self._later[name] = self._failed(f"{name} cannot go on", error)
         else:
-            self._ended.add(name)
             self._context.status.add(ENDS[run.state.status], 1)
             counts = run.state.completed, run.state.failed, run.state.total
             self._context.log.info("%s: %s; %d lines answered, %d with errors, of %d", name, run.state.status, *counts)

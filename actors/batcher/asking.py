@@ -23,6 +23,7 @@ from ..options.config import Config
 from ..protocol.wire import UNREADABLE
 from ..runtime.way import Way
 from .connector import InnerConnector
+from .order import MOST_RUNNING
 
 SERVER = "http://server"  # whose name nobody asks for
 LOWEST = msgspec.Raw(b"2147483647")  # priority: all others run first
@@ -46,7 +47,8 @@ class Asker:
         self._by_priority = config.scheduling_policy == "priority"
         self._turns = asyncio.Semaphore(most)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-        self._session = aiohttp.ClientSession(connector=InnerConnector(way, most), timeout=timeout)
+        # Beside lines, each batch may ask for its model.
+        self._session = aiohttp.ClientSession(connector=InnerConnector(way, most + MOST_RUNNING), timeout=timeout)
         self.running = 0
 
     async def close(self) -> None:
@@ -87,7 +89,7 @@ class Asker:
         name = f"{batch.id}-{number}"
         headers = self._headers(batch) | {
             "Content-Type": "application/json",
-            "Idempotency-Key": name,
+            "Idempotency-Key": f"{name}-{batch.order}" if batch.is_anthropics else name,  # its id may be used again
             "X-Request-Id": name,
         }
         body = {"priority": LOWEST, **line.body} if self._by_priority else line.body
@@ -142,8 +144,16 @@ class _Failure(msgspec.Struct):
 def _refused(line: Request) -> dict[str, Any] | None:
     """What a line cannot ask for, since its answer is one line."""
     for name, (values, instead) in NO_LINES.items():
-        if name in line.body and msgspec.json.decode(line.body[name]) in values:
+        if name in line.body and _decoded(line.body[name]) in values:
             text = f"{name} must be {instead}: an answer of a batch is a line of a file."
             error = {"message": text, "type": "invalid_request_error", "param": name, "code": None}
             return response_of(HTTPStatus.BAD_REQUEST, "", msgspec.json.encode({"error": error}))
     return None
+
+
+def _decoded(value: msgspec.Raw) -> object:
+    """None of what cannot be read: the server says what is wrong with it."""
+    try:
+        return msgspec.json.decode(value)
+    except UNREADABLE:
+        return None

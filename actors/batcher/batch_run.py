@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ import msgspec
 from ..files.batches import ERRORS, OUTPUT, Batch, BatchStore, LineError, NoInput
 from ..files.lines import Request, answer_line, decode_request
 from ..files.threads import on_disk
+from ..protocol.wire import UNREADABLE
 from .memory import LineMemory
-from .message_results import message_result
+from .message_results import INTERNAL, message_result
 from .output import Output
 from .results import publish_lines
-from .validation import check_lines, lines_of, too_long
+from .validation import Checked, check_lines, lines_of, too_long
 
 if TYPE_CHECKING:
     from .asking import Asker
@@ -78,6 +80,8 @@ class BatchRun:
         errors = [self._told(error)]
         if self.state.status == "finalizing":  # what stands in the way of that is not gone through again
             return await self._save(status="failed", outcome="failed", errors=errors, ended_at=_now())
+        if self.request.is_anthropics:
+            await self._tell_failed(errors[0])
         outcome = {"status": "finalizing", "outcome": "failed", "errors": errors, "finalizing_at": _now()}
         await self._save(**outcome, **self._counts)
         return await self._finish()
@@ -86,7 +90,7 @@ class BatchRun:
         if isinstance(error, NoInput):
             text = f"The file {self.request.input_file_id} is not there any more."
             return LineError("file_not_found", text, "input_file_id")
-        return LineError("internal_error", "The batch could not go on; the server's log says why.")
+        return LineError(INTERNAL, "The batch could not go on; the server's log says why.")
 
     async def _save(self, **changes: Any) -> None:
         async with self._saving:
@@ -100,14 +104,28 @@ class BatchRun:
         begun: dict[str, Any] = {"status": "in_progress", "in_progress_at": _now(), "longest": self._longest}
         if self.request.is_anthropics:  # its lines were looked at as they came
             return await self._save(total=self.request.total, **begun)
-        if self._cancelled.is_set():
+        found = None if self._cancelled.is_set() else await self._check()
+        if found is None or self._cancelled.is_set():
             return await self._save(status="cancelled", outcome="cancelled", ended_at=_now())
-        found = await check_lines(self._store.input(self.request), self.request.endpoint, self._longest)
-        if not found.errors and found.model and (said := await self._asker.why_no_model(self.request, found.model)):
-            found.errors.append(LineError("model_not_found", said, "body.model", found.first))
         if found.errors:
             return await self._save(status="failed", outcome="failed", errors=found.errors, ended_at=_now())
         return await self._save(total=found.total, model=found.model, **begun)
+
+    async def _check(self) -> Checked | None:
+        """None where it is cancelled meanwhile: nobody waits for what the server says of its model then."""
+        found = await check_lines(self._store.input(self.request), self.request.endpoint, self._longest)
+        if found.errors or found.model is None:
+            return found
+        asking = asyncio.create_task(self._asker.why_no_model(self.request, found.model))
+        try:
+            await self._unless_cancelled(asking)
+        finally:
+            await _ended(asking)
+        if asking.cancelled():
+            return None
+        if said := asking.result():
+            found.errors.append(LineError("model_not_found", said, "body.model", found.first))
+        return found
 
     async def _answer(self) -> None:
         form = message_result if self.request.is_anthropics else dict
@@ -127,12 +145,26 @@ class BatchRun:
     async def _tell_unasked(self, output: Output, error: dict[str, str]) -> None:
         """Of all that have no answer."""
         answers = list[dict[str, Any]]()
-        async for _, line, _ in self._unanswered(output):
-            answers.append(answer_line(line.custom_id, None, error))
-            if len(answers) == TOGETHER:
-                await self._add(output, *answers)
-                answers.clear()
-        await self._add(output, *answers)
+        try:
+            async for _, line, _ in self._unanswered(output):
+                answers.append(answer_line(line.custom_id, None, error))
+                if len(answers) == TOGETHER:
+                    together, answers = answers, []
+                    await self._add(output, *together)
+        finally:  # also where the next line cannot be read
+            await self._add(output, *answers)
+
+    async def _tell_failed(self, error: LineError) -> None:
+        """Anthropic's clients read of each request what became of it, as far as its lines can be read."""
+        output = await on_disk(Output, self._store.answers(self.request.id), message_result)
+        try:
+            await on_disk(output.take_over)
+            with contextlib.suppress(NoInput, *UNREADABLE):  # it has failed of that, which is in the log
+                await self._tell_unasked(output, {"code": error.code, "message": error.message})
+            await on_disk(output.sync)
+        finally:
+            self._counts = output.counts
+            await on_disk(output.close)
 
     def _told_of_unasked(self, outcome: str) -> dict[str, str] | None:
         """Anthropic's clients read of each line what became of it, OpenAI's of those that have expired."""
@@ -161,14 +193,18 @@ class BatchRun:
 
     async def _until_fed(self, feeding: asyncio.Task[None]) -> None:
         """All lines have begun, or no more are to."""
-        stop = asyncio.create_task(self._cancelled.wait())
-        try:
-            await asyncio.wait((feeding, stop), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _ended(stop)
+        await self._unless_cancelled(feeding)
         if feeding.done():
             return feeding.result()
         return await _ended(feeding)
+
+    async def _unless_cancelled(self, task: asyncio.Task[Any]) -> None:
+        """It has ended, or the batch is cancelled."""
+        stop = asyncio.create_task(self._cancelled.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _ended(stop)
 
     async def _until_answered(self) -> None:
         """All that have begun; of a batch that is cancelled no longer than they get."""

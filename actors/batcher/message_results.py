@@ -5,7 +5,9 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-RESULTS = {"batch_expired": "expired", "batch_cancelled": "canceled"}  # by codes of lines that were not asked
+INVALID = "invalid_request_error"
+INTERNAL = "internal_error"  # a code of lines that were not asked, and so are these
+RESULTS = {"batch_expired": "expired", "batch_cancelled": "canceled"}
 
 
 def message_result(answer: dict[str, Any]) -> dict[str, Any]:
@@ -16,20 +18,27 @@ def message_result(answer: dict[str, Any]) -> dict[str, Any]:
 def _result(response: dict[str, Any] | None, error: dict[str, str] | None) -> dict[str, Any]:
     if error is not None:
         told = RESULTS.get(error["code"])
-        return {"type": told} if told is not None else _errored(_error_of(error["message"]))
+        kind = "api_error" if error["code"] == INTERNAL else INVALID
+        return {"type": told} if told is not None else _errored(_error_of(error["message"], kind))
     assert response is not None, "a line is answered, or there is an error"
     body = response["body"]
     if response["status_code"] == HTTPStatus.OK:
         return {"type": "succeeded", "message": body}
     if isinstance(body, dict) and body.get("type") == "error":
         return _errored(body)
-    said = body["error"]["message"] if isinstance(body, dict) and "error" in body else str(body)  # said by others
-    return _errored(_error_of(said))
+    return _errored(_error_of(_message_of(body)))
+
+
+def _message_of(body: Any) -> str:
+    """Of what others have said."""
+    error = body.get("error") if isinstance(body, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else str(body)
 
 
 def _errored(error: dict[str, Any]) -> dict[str, Any]:
     return {"type": "errored", "error": {"request_id": None} | error}
 
 
-def _error_of(message: str) -> dict[str, Any]:
-    return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+def _error_of(message: str, kind: str = INVALID) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}}

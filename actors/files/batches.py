@@ -25,6 +25,9 @@ OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
+Mark = tuple[int, int]  # of a request.json, by which another batch of the same id is told apart
+
+
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked: request.json."""
 
@@ -116,7 +119,7 @@ class BatchStore:
                 return read_batch(place)
             if not self.input(request).exists():
                 raise NoInput
-            self._mark(request).touch(0o600)
+            self._reader(request).touch(0o600)
             made = self.folder.new(request.id)
             write_synced(made / REQUEST, msgspec.json.encode(request))
             publish(made, place)
@@ -146,12 +149,15 @@ class BatchStore:
         found = (self.get(name) for name in names if name.startswith(kind))
         return sorted((one for one in found if one is not None), key=lambda one: (one.request.order, one.id))
 
-    def cancel(self, batch_id: str) -> Batch:
-        """Of one that was found: the batcher begins no more lines of it."""
+    def cancel(self, batch_id: str) -> Batch | None:
+        """Of one that was found: the batcher begins no more lines of it. None if it was removed meanwhile."""
         place = self.place(batch_id)
-        if not (place / CANCEL).exists():  # it tells since when
-            (place / CANCEL).touch(0o600)
-        return read_batch(place)
+        try:
+            if not (place / CANCEL).exists():  # it tells since when
+                (place / CANCEL).touch(0o600)
+            return read_batch(place)
+        except FileNotFoundError:
+            return None
 
     def delete(self, batch_id: str) -> None:
         """One that was found, and has ended."""
@@ -159,7 +165,7 @@ class BatchStore:
             if (found := self.get(batch_id)) is None:  # another was quicker
                 return
             if found.request.input_file_id:
-                self._mark(found.request).unlink(missing_ok=True)
+                self._reader(found.request).unlink(missing_ok=True)
             self.folder.remove(self.place(batch_id))
 
     def remove_old(self, before: float) -> int:
@@ -182,7 +188,7 @@ class BatchStore:
         readers = (self.get(mark.name) for mark in marks)
         return next((one.id for one in readers if one is not None and not one.has_ended), None)
 
-    def _mark(self, request: BatchRequest) -> Path:
+    def _reader(self, request: BatchRequest) -> Path:
         """By which its input's readers are found without a look at all batches. It may be there without its batch."""
         return self.folder.files / request.input_file_id / request.id
 
@@ -201,6 +207,22 @@ class BatchStore:
 
     # --- the batcher's -------------------------------------------------------------------------------------------
 
+    def mark_of(self, batch_id: str) -> Mark | None:
+        """Of the one that has this id now; None of what is no batch."""
+        try:
+            found = (self.place(batch_id) / REQUEST).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def mark_input(self, request: BatchRequest) -> None:
+        """Its input has it among its readers: one that was begun by an older server has not."""
+        if not request.input_file_id or self._reader(request).exists():
+            return
+        with self.folder.locked():
+            if self.input(request).exists():
+                self._reader(request).touch(0o600)
+
     def save(self, batch_id: str, state: BatchState) -> None:
         """It is so far."""
         write_synced(self.place(batch_id) / STATE, msgspec.json.encode(state))
@@ -212,11 +234,11 @@ class BatchStore:
 
 def read_batch(place: Path) -> Batch:
     """The one that stands there."""
-    request = msgspec.json.decode((place / REQUEST).read_bytes(), type=BatchRequest)
     try:
         state = msgspec.json.decode((place / STATE).read_bytes(), type=BatchState)
-    except FileNotFoundError:  # the batcher has not seen it yet
+    except FileNotFoundError:  # the batcher has not seen it yet, or it is being removed, which the next line tells
         state = BatchState()
+    request = msgspec.json.decode((place / REQUEST).read_bytes(), type=BatchRequest)
     try:
         cancelled = int((place / CANCEL).stat().st_mtime)
     except FileNotFoundError:

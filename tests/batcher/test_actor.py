@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,13 @@ import pytest
 from actorserve.actors.batcher import actor as module
 from actorserve.actors.batcher.actor import BatcherActor
 from actorserve.actors.files.batches import BatchState
+from actorserve.actors.files.store import InUse
 from actorserve.actors.options.config import make_config
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.telemetry.gauges import BatcherGauge
 from tests.batcher.scene import LONGEST, FakeAsker, Scene, line
+from tests.batcher.test_message_batches import BATCH as MESSAGE_BATCH
+from tests.batcher.test_message_batches import Scene as MessageScene
 from tests.files.test_store import BATCH, ID
 
 
@@ -84,7 +88,38 @@ async def test_a_batch_that_ended_long_ago_is_removed(scene: Scene, tmp_path: Pa
     await batcher.look()
     assert (scene.store.get(BATCH) is not None) is is_there
     await batcher.look()
-    assert batcher._ended == ({BATCH} if is_there else set())
+    assert set(batcher._ended) == ({BATCH} if is_there else set())
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+async def test_one_that_is_removed_and_sent_again_begins_again(tmp_path: Path, looks: int) -> None:
+    """It has the id of the one before where its Idempotency-Key is the same, and no look may have missed that."""
+    scene, batcher = MessageScene(tmp_path, ["a"]), Batcher(tmp_path)
+    for _ in range(looks):
+        await batcher.look()
+    scene.store.delete(MESSAGE_BATCH)
+    again = MessageScene(tmp_path, ["b", "c"])
+    await batcher.look()
+    assert again.state.status == "completed" and again.results.keys() == {"b", "c"}
+
+
+async def test_what_an_older_server_has_begun_keeps_its_input(scene: Scene, tmp_path: Path) -> None:
+    """It made nothing by which a file's readers are found."""
+    (scene.store.folder.files / ID / BATCH).unlink()
+    batcher = Batcher(tmp_path)
+    batcher.fake.open.clear()
+    await batcher._look()
+    with pytest.raises(InUse, match=BATCH):
+        scene.files.delete(ID)
+    batcher.fake.open.set()
+    await batcher.until_done()
+    assert scene.state.status == "completed"
+
+
+async def test_an_older_one_whose_input_is_gone_makes_none(scene: Scene, tmp_path: Path) -> None:
+    shutil.rmtree(scene.store.folder.files / ID)
+    await Batcher(tmp_path).look()
+    assert scene.state.status == "failed" and not (scene.store.folder.files / ID).exists()
 
 
 async def test_batches_that_run_are_not_those_that_wait(scene: Scene, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 import pytest_asyncio
 from aiohttp import web
@@ -36,12 +37,15 @@ class Frontend:
         self.at_once = self.most_at_once = 0
         self.opened = 0  # connections
         self.closed = False
+        self.came = asyncio.Event()  # a line
+        self.hold: asyncio.Event | None = None  # until which lines are not answered
 
     async def answer(self, asked: web.Request) -> web.Response:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         self.requests.append((dict(asked.headers), await asked.json()))
-        await asyncio.sleep(0)
+        self.came.set()
+        await (asyncio.sleep(0) if self.hold is None else self.hold.wait())
         self.at_once -= 1
         return self.say(len(self.requests))
 
@@ -105,6 +109,14 @@ async def test_it_asks_as_the_owner_with_a_key_of_the_line(frontend: Frontend, a
     assert read_key(headers["Authorization"].removeprefix("Bearer ").encode(), SECRET) == OWNER
 
 
+async def test_a_message_batch_of_the_same_id_has_other_keys(frontend: Frontend, asker: Asker) -> None:
+    """It was removed and sent again with another body: answers to the lines before are not these."""
+    name = f"msgbatch_{'5' * 24}"
+    for order in (1, 2):
+        await asker.ask(msgspec.structs.replace(batch(), id=name, order=order), 7, request_of())
+    assert [headers["Idempotency-Key"] for headers, _ in frontend.requests] == [f"{name}-7-1", f"{name}-7-2"]
+
+
 async def test_connections_are_used_again(frontend: Frontend, asker: Asker) -> None:
     for number in range(5):
         await asker.ask(batch(), number, request_of())
@@ -164,6 +176,33 @@ async def test_what_is_no_line_is_refused_unasked(frontend: Frontend, asker: Ask
     answer = await asker.ask(batch(), 1, request_of(body={name: value}))
     assert answer["response"]["status_code"] == 400 and not frontend.requests
     assert answer["response"]["body"]["error"]["param"] == name and json.dumps(answer)
+
+
+@pytest.mark.parametrize("value", [b"1e999", b'"\xff"'])
+async def test_what_cannot_be_read_is_the_servers_to_refuse(
+    frontend: Frontend, asker: Asker, monkeypatch: pytest.MonkeyPatch, value: bytes
+) -> None:
+    async def refuse(asked: web.Request) -> dict[str, str]:
+        sent.append(await asked.read())
+        return {}
+
+    sent = list[bytes]()
+    monkeypatch.setattr(web.Request, "json", refuse)
+    frontend.say = lambda _: web.json_response({"error": {"message": "no"}}, status=400)
+    unread = decode_request(line("a", body={"stream": "?"}).encode().replace(b'"?"', value))
+    answer = await asker.ask(batch(), 1, unread)
+    assert answer["response"]["status_code"] == 400 and sent == [b'{"stream":' + value + b"}"]
+
+
+async def test_a_model_is_asked_for_beside_lines_that_take_long(frontend: Frontend) -> None:
+    """All that may run at once hold their connections."""
+    async for asker in asker_of(frontend, most=1):
+        frontend.hold = asyncio.Event()
+        asking_one = asyncio.create_task(asker.ask(batch(), 1, request_of()))
+        await frontend.came.wait()
+        assert await asyncio.wait_for(asker.why_no_model(batch(), "m"), 30) == "" and not asking_one.done()
+        frontend.hold.set()
+        assert (await asking_one)["response"]["status_code"] == 200
 
 
 @pytest.mark.parametrize(

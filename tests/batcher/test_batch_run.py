@@ -125,6 +125,26 @@ async def test_what_is_cancelled_before_it_began_asks_nothing(tmp_path: Path) ->
     assert scene.state.status == "cancelled" and not asker.asked and scene.state.output_file_id is None
 
 
+async def test_what_is_cancelled_as_its_model_is_asked_for_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may answer for minutes."""
+
+    async def never(*_: object) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    scene, asker, asked = Scene(tmp_path, LINES), FakeAsker(), asyncio.Event()
+    monkeypatch.setattr(asker, "why_no_model", never)
+    run = run_of(scene, asker)
+    running = asyncio.create_task(run.run())
+    await asked.wait()
+    run.cancel()
+    await asyncio.wait_for(running, 30)
+    assert scene.state.status == "cancelled" and not asker.asked
+
+
 async def test_what_is_not_answered_in_time_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene, asker = Scene(tmp_path, LINES), FakeAsker()
     run = run_of(scene, asker, most=1)

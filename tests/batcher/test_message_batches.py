@@ -18,7 +18,7 @@ from actorserve.actors.batcher.memory import LineMemory
 from actorserve.actors.batcher.message_results import message_result
 from actorserve.actors.files.batches import Batch, BatchRequest, BatchState, BatchStore
 from actorserve.actors.files.folder import Folder
-from actorserve.actors.files.lines import answer_line
+from actorserve.actors.files.lines import Request, answer_line
 from actorserve.actors.files.store import FileStore
 from tests.batcher.scene import LONGEST, FakeAsker
 from tests.files.deaths import dies
@@ -31,6 +31,9 @@ NAMES = [f"r{number}" for number in range(6)]
 def line(name: str) -> bytes:
     asked = {"custom_id": name, "method": "POST", "url": "/v1/messages", "body": {"model": name}}
     return json.dumps(asked).encode() + b"\n"
+
+
+OF_OTHERS = ("<html>", {"error": "text"}, {"error": None}, {"error": {"code": 1}}, {"error": {"message": 1}}, None, [1])
 
 
 class Scene:
@@ -112,6 +115,31 @@ async def test_what_is_not_asked_says_so(
     assert (state.failed, state.expired, state.cancelled) == (6, 6 * (kind == "expired"), 6 * (kind == "canceled"))
 
 
+@pytest.mark.parametrize("torn", [False, True])
+async def test_where_it_cannot_go_on_each_request_has_a_result(tmp_path: Path, torn: bool) -> None:
+    """As far as its lines can be read."""
+    scene = Scene(tmp_path, NAMES)
+    if torn:
+        path = scene.store.input(scene.batch.request)
+        path.write_bytes(path.read_bytes().replace(line("r4"), b"{\n"))
+
+    class Broken(FakeAsker):
+        async def ask(self, batch: BatchRequest, number: int, line: Request) -> dict[str, Any]:
+            if line.custom_id == "r2":
+                self.open.clear()  # those behind it are broken off
+                raise ValueError("broken")
+            return await super().ask(batch, number, line)
+
+    run = scene.run(Broken(), most=1)
+    with pytest.raises(ValueError, match="broken") as raised:
+        await run.run()
+    await run.fail(raised.value)
+    told = [name for name, one in scene.results.items() if one["type"] == "errored"]
+    assert sorted(told) == (["r2", "r3"] if torn else ["r2", "r3", "r4", "r5"])
+    assert {scene.results[name]["error"]["error"]["type"] for name in told} == {"api_error"}
+    assert (scene.state.status, scene.state.completed, scene.state.failed) == ("failed", 2, len(told))
+
+
 async def test_what_is_cancelled_keeps_what_was_asked(tmp_path: Path) -> None:
     scene, asker = Scene(tmp_path, NAMES), FakeAsker()
     asker.open.clear()
@@ -152,7 +180,7 @@ def test_errors_are_anthropics() -> None:
     for body, error in (
         (own, own),
         (openais, {"type": "invalid_request_error", "message": "no"}),
-        ("<html>", {"type": "invalid_request_error", "message": "<html>"}),
+        *((body, {"type": "invalid_request_error", "message": str(body)}) for body in OF_OTHERS),
     ):
         answer = answer_line("a", {"status_code": 404, "request_id": "x", "body": body}, None)
         expected = error if body is own else {"request_id": None, "type": "error", "error": error}

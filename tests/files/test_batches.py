@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -84,9 +85,39 @@ def test_what_is_cancelled_says_so_until_it_has_ended(tmp_path: Path) -> None:
     first = batches.cancel(BATCH)
     os.utime(batches.place(BATCH) / "cancel", (5, 5))
     second = batches.cancel(BATCH)
+    assert first is not None and second is not None
     assert first.status == second.status == "cancelling" and second.cancelled_at == 5
     batches.save(BATCH, BatchState(status="cancelled"))
-    assert batches.cancel(BATCH).status == "cancelled"
+    third = batches.cancel(BATCH)
+    assert third is not None and third.status == "cancelled"
+
+
+def test_what_was_removed_cannot_be_cancelled(tmp_path: Path) -> None:
+    batches = stores(tmp_path)
+    batches.create(request())
+    batches.delete(BATCH)
+    assert batches.cancel(BATCH) is None
+
+
+def test_what_is_removed_as_it_is_read_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or as it was; never as one that nobody has begun."""
+    batches, read, found = stores(tmp_path), Path.read_bytes, set[str | None]()
+    for calls in range(4):
+        batches.create(request())
+        batches.save(BATCH, BatchState(status="completed"))
+        count = iter(range(calls, -1, -1))
+
+        def read_later(path: Path, count: Iterator[int] = count) -> bytes:
+            if next(count, -1) == 0:
+                batches.delete(BATCH)
+            return read(path)
+
+        monkeypatch.setattr(Path, "read_bytes", read_later)
+        one = batches.get(BATCH)
+        monkeypatch.undo()
+        batches.delete(BATCH)
+        found.add(None if one is None else one.status)
+    assert found == {None, "completed"}
 
 
 def test_a_death_leaves_a_batch_or_none(tmp_path: Path) -> None:

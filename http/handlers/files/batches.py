@@ -93,7 +93,10 @@ class BatchesApi:
         if found.has_ended:
             raise ApiError(409, f"Cannot cancel a batch with status '{found.status}'.", "id")
         with on_full_disk():
-            return json_response(batch_object(await on_disk(self._store.cancel, found.id)))
+            cancelled = await on_disk(self._store.cancel, found.id)
+        if cancelled is None:
+            raise _no_batch(found.id)
+        return json_response(batch_object(cancelled))
 
     # --- which one -----------------------------------------------------------------------------------------------
 
@@ -105,5 +108,9 @@ class BatchesApi:
         name = request.match_info["id"]
         found = await on_disk(self._store.find, name, owner_of(request))
         if found is None:
-            raise ApiError(404, f"No batch found with id '{printable(name)[:64]}'.", "id")
+            raise _no_batch(name)
         return found
+
+
+def _no_batch(name: str) -> ApiError:
+    return ApiError(404, f"No batch found with id '{printable(name)[:64]}'.", "id")

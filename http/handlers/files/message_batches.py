@@ -128,7 +128,10 @@ class MessageBatchesApi:
         if found.has_ended:  # the request may be sent again
             return _told(found)
         with on_full_disk():
-            return _told(await on_disk(self._store.cancel, found.id))
+            cancelled = await on_disk(self._store.cancel, found.id)
+        if cancelled is None:
+            raise _no_batch(found.id)
+        return _told(cancelled)
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/messages/batches/{id}."""
