@@ -92,7 +92,7 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
     reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     think, budget = _thinking(body, reasoning, settings.reasoning_closing)
-    schemas = tool_schemas(tools_of(body))
+    schemas = {} if _calls_nothing(body) else tool_schemas(tools_of(body))
 
     def parser(opened: bool, key: str) -> OutputParser:
         alone = named if tools is None else None
@@ -216,14 +216,16 @@ def _continuous(body: GenerationFields) -> bool:
     return bool(options and options.continuous_usage_stats and options.include_usage is not False)
 
 
+def _calls_nothing(body: ChatRequest) -> bool:
+    return not body.tools or body.tool_choice == "none"
+
+
 def _tool_parser(body: ChatRequest, settings: Settings) -> str | None:
     """The parser that finds calls in the answer; None where there are no tools to call, or it is one's arguments. Where
     an answer is said to somebody as calls are, it is read without tools, too.
     """
-    if not body.tools:
+    if _calls_nothing(body):
         return settings.tool_parser if settings.tool_parser in TO_ALL else None
-    if body.tool_choice == "none":
-        return None
     if body.tool_choice not in (None, "auto") and settings.tool_parser != HARMONY_TOOLS:
         return JSON_ARRAY if body.tool_choice == "required" else None
     if settings.tool_parser is None:

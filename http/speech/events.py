@@ -83,7 +83,8 @@ class VllmTranscriptWriter(TranscriptWriter):
         return self._chunk([{"index": 0, "delta": {"content": text}, "finish_reason": None}], self._counts_each)
 
     def _done(self, text: str) -> bytes:
-        end = self._chunk([{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}], self._counts_each)
+        reason = self._job.choices[-1].finish_reason or "stop"
+        end = self._chunk([{"index": 0, "delta": {"content": ""}, "finish_reason": reason}], self._counts_each)
         return end + (self._chunk([], True) if self._counts else b"") + DONE
 
     def failed(self, error: ApiError) -> bytes:

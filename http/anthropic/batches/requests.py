@@ -22,6 +22,7 @@ MOST_AROUND = 4 << 20  # bytes beside requests
 MOST_BETWEEN = 1 << 10  # of these, between the list's name and where it opens
 STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|' + STRING + rb")*+([{}\[\]])?", re.DOTALL)  # or to a string without an end
+TO_QUOTE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)  # or to where it may go on
 LIST = re.compile(rb'(?<!\\)"requests"\s*:\s*\Z')
 IN_LIST = 2  # the depth at which its requests stand
 
@@ -43,7 +44,7 @@ class RequestCutter:
         self._url, self._longest = url, longest
         self._data = b""  # of the body, from where a request began, or what was not looked at
         self._begin = self._at = 0  # in it: what was not cut out or passed yet, what was not looked at
-        self._in_list = self._in_request = False
+        self._in_list = self._in_request = self._in_string = False
         self._depth = 0
         self._around = bytearray()
         self._names = set[str]()
@@ -71,10 +72,23 @@ class RequestCutter:
 
     def _next_bracket(self) -> bytes | None:
         """Outside of strings; None: more has to come first."""
+        if self._in_string:
+            self._pass_string()
+        if self._in_string:
+            return None
         found = TO_BRACKET.match(self._data, self._at)
         assert found is not None, "it matches nothing, too"
         self._at = found.end()
+        if self._at < len(self._data) and not found[1]:  # a string whose end has not come
+            self._at += 1
+            self._pass_string()
         return found[1]
+
+    def _pass_string(self) -> None:
+        """The rest of it, as far as it has come: nothing is looked at twice."""
+        found = TO_QUOTE.match(self._data, self._at)
+        assert found is not None, "it matches nothing, too"
+        self._at, self._in_string = found.end(), not found[1]
 
     def _open(self, bracket: bytes) -> None:
         if self._depth == IN_LIST and self._in_list and bracket == b"{":

@@ -30,6 +30,15 @@ def beginning_of_marker(text: str) -> str:
     return "" if _SPECIAL.match(text) else text
 
 
+def is_special(marker: str) -> bool:
+    """Is it made of special tokens, which no answer says?"""
+    return "|" in marker or "｜" in marker
+
+
+def dropped(text: str) -> None:
+    """Sink of what no one needs."""
+
+
 class End(Exception):
     """The text has ended where more was needed."""
 

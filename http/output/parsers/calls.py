@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..events import Arguments, CallStart, OutputParser, Piece
-from .base import SPACE, Broken, Reader, Steps
+from .base import SPACE, Broken, Reader, Steps, is_special
 
 SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 BLOCK = "```"  # begins a block of code in Markdown, and ends it
@@ -41,6 +41,7 @@ class CallReader(Reader):
         self._given = False  # arguments of the call that has begun: any
         self._whole = True  # and all
         self._blank: list[str] | None = []  # white space since the start or the last call, None if there was more
+        self._last = ""  # character of the content
         self._closers: set[str] = set()  # those that may still follow
 
     def _call(self, marker: str) -> Steps[None]:
@@ -63,7 +64,7 @@ class CallReader(Reader):
         self._held = [marker]
         self._marked = bool(marker and marker not in self.loose) or (count > 0 and self._blank is not None)
         try:
-            if "<" in marker and marker.endswith(">") and (yield from self._says_nothing()):
+            if "<" in marker and marker.endswith(">") and (yield from self._says_nothing(marker)):
                 return
             yield from self._call(marker)
             broken = False
@@ -75,13 +76,18 @@ class CallReader(Reader):
             self._content(self._let_go())
         self._held = None
 
-    def _says_nothing(self) -> Steps[bool]:
-        """Does nothing stand between a tag and what closes it? Then both say nothing, and are taken."""
+    def _says_nothing(self, marker: str) -> Steps[bool]:
+        """Does nothing stand between a tag and what closes it? Then both say nothing, and are taken; but for plain ones
+        within a line, which an answer speaks of.
+        """
+        begins_line = self._blank is not None or self._last == "\n"
         try:
-            yield from self._space()
+            space = yield from self._run_of(SPACE.__contains__)
             yield from self._expect(*self.closers)
         except Broken:
             return False
+        if not (begins_line or "\n" in space or is_special(marker)):
+            raise Broken
         self._held = None
         return True
 
@@ -90,14 +96,22 @@ class CallReader(Reader):
         if self.bare and self._blank is not None:
             yield from self._blanks()
             if (yield from self._char()) == self.bare:
-                return ""
+                return (yield from self._start_here())
         begin = self.bare if self.in_line or not self.bare else "\n" + self.bare
         found = yield from self._until((*self.starts, *filter(None, [begin]), *sorted(self._closers)), self._content)
         if found != begin:
             return found
         self._content(begin[:-1])
         self._at -= 1  # it is read as part of the call
-        return ""
+        return (yield from self._start_here())
+
+    def _start_here(self) -> Steps[str]:
+        """The marker that stands where bare calls may; "" where none does."""
+        self._held, self._marked = [], False
+        try:
+            return (yield from self._expect(*self.starts))
+        except Broken:
+            return ""
 
     def _blanks(self) -> Steps[None]:
         while (yield from self._char()) in self._blank_chars():
@@ -124,6 +138,7 @@ class CallReader(Reader):
                 return
             text = "".join(self._blank)
             self._blank = None
+        self._last = text[-1:] or self._last
         super()._content(text)
 
     def _end_of_block(self) -> Steps[None]:

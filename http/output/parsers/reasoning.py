@@ -44,6 +44,9 @@ class ThinkingReader(Reader):
                 call = found.lstrip("\n")
                 self._reasoning(found.removesuffix(call))
                 self._content(call)
+                if self._special:
+                    yield from self._to_next_block()
+                    continue
                 yield from self._until(self._ends, self._content)  # it may come yet, and says nothing any more
             yield from self._run_of(lambda char: char in "\r\n")
             self._last = ""

@@ -15,7 +15,8 @@ _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # templates 
 _NESTED = {"object", "array", "null"}  # models write these as Python does, with single quotes
 _IMPLY = {"properties": "object", "additionalProperties": "object", "items": "array"}  # by words of a schema
 _UNESCAPED = re.compile(r"\\.|[\r\n\0]", re.DOTALL)  # what no literal has; behind a backslash it is part of one
-_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,300})")  # longer ones are texts, not numbers
+_DIGITS = 300  # of an integer: longer ones are texts, not numbers
+_MEMBERS = 5_000  # of a literal that is no string: to read one takes Python 20 us for each
 _NUMBERS = {"integer", "number"}
 
 
@@ -59,7 +60,7 @@ def types(schema: Mapping[str, Any], name: str) -> frozenset[str]:
 def properties(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
     """What a schema of an object says of each of its properties: it, what it refers to, and its alternatives."""
     found: dict[str, list[Any]] = {}
-    for one in _behind(schema, schema, lambda one: isinstance(one.get("properties"), Mapping)):
+    for one in _behind(schema, schema, lambda one: isinstance(one.get("properties"), Mapping), beside=True):
         if isinstance(one, Mapping) and isinstance(own := one.get("properties"), Mapping):
             for name, said in own.items():
                 found.setdefault(name, []).append(said)
@@ -97,8 +98,12 @@ def _own_kinds(schema: Any) -> frozenset[str]:
     return frozenset(kind for word, kind in _IMPLY.items() if word in schema)
 
 
-def _behind(schema: Any, root: Mapping[str, Any], says: Callable[[Mapping[str, Any]], object]) -> list[Any]:
-    """A schema, or what its references and alternatives come to: each once, up to those that say it themselves."""
+def _behind(
+    schema: Any, root: Mapping[str, Any], says: Callable[[Mapping[str, Any]], object], beside: bool = False
+) -> list[Any]:
+    """A schema, or what its references and alternatives come to: each once, up to those that say it themselves, or with
+    what stands `beside` that.
+    """
     found, seen, open_ones = [], set[int](), [schema]
     while open_ones:
         one = open_ones.pop()
@@ -107,8 +112,9 @@ def _behind(schema: Any, root: Mapping[str, Any], says: Callable[[Mapping[str, A
         seen.add(id(one))
         if isinstance(one, Mapping) and isinstance(reference := one.get("$ref"), str):
             open_ones.append(_referred(reference, root))
-        elif isinstance(one, Mapping) and not says(one) and (several := _alternatives(one)):
+        elif isinstance(one, Mapping) and (beside or not says(one)) and (several := _alternatives(one)):
             open_ones += reversed(several)
+            found += [one] if says(one) else []
         else:
             found.append(one)
     return found
@@ -122,7 +128,7 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Any:
     """What "#/$defs/Name" or "#" stands for; None where that is not in this schema."""
     found: Any = root
     for step in reference.removeprefix("#").split("/")[1:]:
-        found = found.get(step) if isinstance(found, Mapping) else None
+        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
     return found
 
 
@@ -145,9 +151,11 @@ def typed(text: str, wanted: frozenset[str]) -> str:
 
 def _integer(text: str, wanted: frozenset[str]) -> str | None:
     """One with zeros or a plus before it, which JSON does not know; None where it is none, or may be a string."""
-    if "string" in wanted or not wanted & _NUMBERS or (found := _INTEGER.fullmatch(text)) is None:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if "string" in wanted or not wanted & _NUMBERS or not (digits.isascii() and digits.isdigit()):
         return None
-    return found[1].strip("+") + found[2]
+    digits = digits.lstrip("0") or "0"
+    return text[: text[0] == "-"] + digits if len(digits) <= _DIGITS else None
 
 
 def python_value(text: str, wanted: frozenset[str] = frozenset()) -> str:
@@ -178,9 +186,12 @@ class _SetsAsLists(ast.NodeTransformer):
 
 
 def _in_python(text: str) -> str | None:
-    """A Python literal as JSON text; None where it is none, or JSON cannot say it."""
+    """A Python literal as JSON text; None where it is none, is too large, or JSON cannot say it."""
+    if text[:1] not in ("'", '"') and text.count(",") > _MEMBERS:
+        return None
     try:
-        value = ast.literal_eval(_SetsAsLists().visit(ast.parse(text.lstrip(" \t"), mode="eval")))
+        tree = ast.parse(text.lstrip(" \t"), mode="eval")
+        value = ast.literal_eval(_SetsAsLists().visit(tree) if "{" in text else tree)
         said = mended(json.dumps(value, ensure_ascii=False) + " ")  # Infinity stands there for 1e999
         return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves of characters put together
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -183,11 +183,19 @@ async def test_thinking_that_is_left_out_has_no_logprobs_and_no_ids(parser: str 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_to_whom_an_answer_is_said_is_no_part_of_it(stream: bool) -> None:
-    """Functionary says it without tools, too."""
-    for text, content in (("all\nHello.", "Hello."), ("Hello\nyou.", "Hello\nyou.")):
+    """Functionary says it without tools, too, or where none may be called; what looks like calls is part of it then."""
+    none: dict[str, Any] = {"tools": [TOOL], "tool_choice": "none"}
+    call = '>>>weather\n{"city": "Oslo"}'
+    for text, content, more in (
+        ("all\nHello.", "Hello.", {}),
+        ("Hello\nyou.", "Hello\nyou.", {}),
+        (f">>>all\nDo it so:\n{call}", f"Do it so:\n{call}", {}),
+        (f"all\nDo it so:\n{call}", f"Do it so:\n{call}", none),
+    ):
         async with serving(tool_parser="functionary") as served:
-            answer = await ask(served, text, stream=stream)
+            answer = await ask(served, text, stream=stream, **more)
         choices = [one for event in (answer.events if stream else [answer.json]) for one in event["choices"]]
+        assert {one["finish_reason"] for one in choices} - {None} == {"stop"}
         assert "".join(one.get("delta", one.get("message")).get("content", "") for one in choices) == content
 
 

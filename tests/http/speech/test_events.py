@@ -20,10 +20,10 @@ from tests.http.fakes import rendered, say
 COUNTS = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
 
 
-def job() -> Job:
+def job(finish: Finish = Finish.STOP) -> Job:
     made = Job([TextPrompt("a")], [b""])
     rendered(made)
-    say(made, 0, " It is late.", 3, Finish.STOP)
+    say(made, 0, " It is late.", 3, finish)
     return made
 
 
@@ -52,10 +52,10 @@ async def test_mistrals() -> None:
     assert done == {"type": name, **as_mistrals(whole("It is late.", 1.5), "ears", "en")}
 
 
-@pytest.mark.parametrize("each", [False, True])
-async def test_vllms(each: bool) -> None:
+@pytest.mark.parametrize(("each", "finish"), [(False, Finish.STOP), (True, Finish.LENGTH)])
+async def test_vllms(each: bool, finish: Finish) -> None:
     """Its benchmarks read them: chunks, the counts of tokens, and the end."""
-    made, answer = job(), Answer("ears", False, 5, 7)
+    made, answer = job(finish), Answer("ears", False, 5, 7)
     asked = SpeechRequest(file=b"", stream=True, stream_include_usage=True, stream_continuous_usage_stats=each)
     writer = VllmTranscriptWriter(made, answer, asked, "transcription.chunk")
     written, done = writer.update(made.choices[0]) + writer.closing(), b"data: [DONE]\n\n"
@@ -64,7 +64,7 @@ async def test_vllms(each: bool) -> None:
     head = {"id": answer.id, "object": "transcription.chunk", "created": 7, "model": "ears"}
     assert all(head.items() <= event.items() for event in (text, end, counts))
     assert text["choices"] == [{"index": 0, "delta": {"content": "It is late."}, "finish_reason": None}]
-    assert end["choices"] == [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]
+    assert end["choices"] == [{"index": 0, "delta": {"content": ""}, "finish_reason": finish.name.lower()}]
     assert counts["choices"] == [] and counts["usage"]["completion_tokens"] == 3
     assert (text.get("usage"), end.get("usage")) == ((counts["usage"],) * 2 if each else (None, None))
     assert writer.failed(bad_request("no", "file")).endswith(done)

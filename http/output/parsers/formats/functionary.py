@@ -27,8 +27,8 @@ class Functionary(CallReader):
             if self._blank is not None:
                 self._blank = []  # what stood before it belongs to the markup
             return
-        if not self._may_be(name):
-            raise Broken
+        if not self._schemas or not self._may_be(name):
+            raise Broken  # without tools there is an answer alone
         if marker != "<function=" and (yield from self._space()) != "{":
             raise Broken  # code, of a tool that the server has not
         self._begin(name)

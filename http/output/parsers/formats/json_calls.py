@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..base import Broken, Steps
+from ..base import Broken, Steps, dropped
 from ..calls import BLOCK, CallReader, Schemas
 from ..json_scan import JsonScan, mended
 from ..values import parsed, string
@@ -22,6 +22,7 @@ class JsonCalls(CallReader):
     """One object, or a list of them, behind a marker or first in a line."""
 
     name_key, id_key = "name", "id"
+    name_alone = True  # is a call behind no marker, without arguments
     one_by_one = False  # objects may follow one another without a list
     head = ""  # stands between a marker and its calls
 
@@ -63,24 +64,35 @@ class JsonCalls(CallReader):
             first = yield from self._space()
             if key == self.name_key and name is None:
                 name = yield from self._string()
-                self._named(name, call_id, early)
+                if self._marked or early is not None or not self._may_be(name):
+                    self._named(name, call_id, early)
             elif key in _ARGUMENTS and early is None:
+                if name is not None and self._whole:
+                    self._named(name, call_id, early)
                 early = []
                 yield from self._value(first, early)
             elif key == self.id_key and name is None and first == '"':
                 call_id = yield from self._string()
             else:
-                yield from self._json(_dropped)
+                yield from self._json(dropped)
             if (yield from self._space()) == ",":
                 self._take(1)
             elif self._text[self._at] != "}":
                 raise Broken
         if name is None:
             raise Broken
-        self._take(1)
         if early is None:
-            self._close()
+            self._without_arguments(name, call_id)
+        self._take(1)
         self._held = []
+
+    def _without_arguments(self, name: str, call_id: str | None) -> None:
+        """Behind no marker it is no call before something else than its name says so: others have names, too."""
+        if self._whole:
+            if not self.name_alone:
+                raise Broken
+            self._named(name, call_id, None)
+        self._close()
 
     def _named(self, name: str, call_id: str | None, early: list[str] | None) -> None:
         if not self._may_be(name):
@@ -111,10 +123,6 @@ class JsonCalls(CallReader):
         if (said := string("".join(raw))) is None:
             raise Broken
         return said
-
-
-def _dropped(text: str) -> None:
-    """Sink of what no one needs."""
 
 
 def _object_in(raw: str) -> str:

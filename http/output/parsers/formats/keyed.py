@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..base import Broken, Steps
+from ..base import Broken, Steps, dropped
 from .json_calls import name_char
-from .tagged import TaggedCalls, dropped
+from .tagged import TaggedCalls
 
 ANYTHING = frozenset({"object", "array", "string"})  # what values without a type are: JSON, or else text
 

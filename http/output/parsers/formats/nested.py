@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..base import Broken, Steps
+from ..base import Broken, Steps, dropped
 from ..values import inner, kinds, quoted, typed
 from .json_calls import name_char
 from .tagged import TaggedCalls
@@ -49,7 +49,7 @@ class MinimaxM3(TaggedCalls):
             self._arguments('"')
             yield from self._until((CLOSED,), lambda text: self._arguments(quoted(text)))
             self._arguments('"')
-            yield from self._until((">",), _dropped)
+            yield from self._until((">",), dropped)
         else:
             self._arguments((yield from self._element(schema, 0)))
         self._held = None
@@ -78,15 +78,24 @@ class MinimaxM3(TaggedCalls):
         if tag is None:
             said = "".join(text)
             return typed(said if said.strip() else EMPTY.get("".join(wanted - {"null"}), said), wanted)
+        items = inner(schema, self._schema, ITEM) if "array" in wanted and "object" not in wanted else None
+        is_one = tag != ITEM and items is not None and kinds(items, self._schema) == {"object"}
+        members = yield from self._members(tag, items if is_one else schema, depth)
+        if is_one:  # of a list of objects, without a tag of its own
+            return f"[{_object(members)}]"
+        if items is not None or (wanted != {"object"} and all(name == ITEM for name, _ in members)):
+            return f"[{', '.join(value for _, value in members)}]"
+        return _object(members)
+
+    def _members(self, tag: str | None, schema: Any, depth: int) -> Steps[list[tuple[str, str]]]:
+        """Those of an element, of which the first has begun."""
         members: list[tuple[str, str]] = []
         while tag is not None:
             if tag in CALLS:
                 raise Broken
             members.append((tag, (yield from self._element(inner(schema, self._schema, tag), depth + 1))))
             tag = yield from self._tag()
-        if "array" in wanted or all(name == ITEM for name, _ in members):
-            return f"[{', '.join(value for _, value in members)}]"
-        return _object(members)
+        return members
 
 
 def _object(members: list[tuple[str, str]]) -> str:
@@ -96,7 +105,3 @@ def _object(members: list[tuple[str, str]]) -> str:
         named.setdefault(name, []).append(value)
     said = {name: values[0] if len(values) == 1 else f"[{', '.join(values)}]" for name, values in named.items()}
     return f"{{{', '.join(f'{json.dumps(name, ensure_ascii=False)}: {value}' for name, value in said.items())}}}"
-
-
-def _dropped(text: str) -> None:
-    """Sink of a closing tag's name."""

@@ -19,6 +19,7 @@ class Pythonic(JsonCalls):
 
     starts: tuple[str, ...] = ("<|python_start|>", "<|tool_call_start|>")
     bare = "["
+    name_alone = False
     closers: tuple[str, ...] = ("<|python_end|>", "<|tool_call_end|>")
     ends: tuple[str, ...] = closers
 

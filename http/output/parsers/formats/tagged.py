@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ..base import Broken, Sink, Steps
+from ..base import Broken, Sink, Steps, dropped
 from ..calls import CallReader
 from ..json_scan import mended
 from ..values import parsed, properties, quoted, typed, types
@@ -14,6 +14,7 @@ from .json_calls import name_char
 
 QUOTES = "\"'"
 STRING = frozenset({"string"})
+CDATA, CDATA_END = "<![CDATA[", "]]>"
 WRAPPERS = ("arguments", "input")  # of all arguments
 JSON_TYPES = frozenset({"object", "array", "number", "integer", "boolean", "null"})
 
@@ -32,11 +33,12 @@ class TaggedCalls(CallReader):
         """A function's name, in quotes or not, up to the end of its tag."""
         yield from self._run_of(lambda char: char in QUOTES)
         name = yield from self._run_of(name_char)
-        if not name:
+        if not name.rstrip("/"):
             raise Broken
         yield from self._run_of(lambda char: char in QUOTES)
-        self._is_empty = (yield from self._expect(">", "/>")) == "/>"
-        return name
+        yield from self._space()
+        self._is_empty = (yield from self._expect(">", "/>")) == "/>" or name.endswith("/")
+        return name.rstrip("/")
 
     def _argument(self, key: str, ends: tuple[str, ...]) -> Steps[str | None]:
         """A value up to one of these ends. The next one's key, where that has ended it."""
@@ -84,6 +86,7 @@ class Qwen3Coder(TaggedCalls):
     parameter: ClassVar[tuple[str, str]] = ("<parameter=", "</parameter>")
     tag_end = ">"
     own_lines: ClassVar[bool] = True  # values stand on lines of their own
+    special: ClassVar[bool] = False  # its tags are, so that no value has them
 
     def _call(self, marker: str) -> Steps[None]:
         heads = self.heads[self.heads.index(marker) + 1 if marker in self.heads else 0 :]
@@ -149,8 +152,9 @@ class Qwen3Coder(TaggedCalls):
             key: list[str] = []
             behind = yield from self._until((self.tag_end, "\n"), key.append)
             said = "".join(key)
-            if behind == self.tag_end and (name := self._key(said)) in self._known:
-                return name
+            is_next = behind == self.tag_end and (name := self._key(said)) in self._known
+            if is_next and (self.special or found[0] == "\n" or (yield from self._char()) != " "):
+                return name  # where a space follows, a sentence speaks of it
             sink(f"{found}{said}{behind}")
 
     def _has_ended(self, found: str) -> Steps[bool]:
@@ -160,7 +164,7 @@ class Qwen3Coder(TaggedCalls):
         self._at -= len(found)
         is_over = found.endswith(self.over)
         wanted = (*self.closers, *self.starts) if is_over else self._tags(self.parameter[1])
-        if not (yield from self._follows(wanted, len(found), or_end=is_over)):
+        if not (self.special or (yield from self._follows(wanted, len(found), or_end=is_over))):
             return False
         self._take(len(found) - (len(self.over) if is_over else 0))
         return True
@@ -193,6 +197,7 @@ class Step3(MinimaxM2):
     closers = ("<｜tool_call_end｜>", "<｜tool_calls_end｜>")
     over = "</steptml:invoke>"
     parameter = ("<steptml:parameter name=", "</steptml:parameter>")
+    special = True
 
 
 class DeepSeekV32(MinimaxM2):
@@ -207,6 +212,7 @@ class DeepSeekV32(MinimaxM2):
     closers = ("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>")
     over = "</｜DSML｜invoke>"
     parameter = ("<｜DSML｜parameter name=", "</｜DSML｜parameter>")
+    special = True
     kind: ClassVar[str] = "string"  # the attribute that says it, and its value for strings
     text: ClassVar[str] = "true"
     _said: frozenset[str] | None = None  # the types that the tag of the last argument leaves
@@ -274,12 +280,17 @@ class MiniCPM5(Qwen3Coder):
     own_lines = False
 
     def _value(self, ends: tuple[str, ...], sink: Sink) -> Steps[str | None]:
+        self._held = []
         try:
-            yield from self._expect("<![CDATA[")
+            yield from self._space()
+            yield from self._expect(CDATA)
         except Broken:
+            sink(self._let_go())
             return (yield from super()._value(ends, sink))
-        yield from self._until(("]]>",), sink)
-        yield from self._until((self.parameter[1],), dropped)
+        self._let_go()
+        yield from self._until((CDATA_END,), sink)
+        while (yield from self._until((self.parameter[1], CDATA), dropped)) == CDATA:  # "]]>" is written in two of them
+            yield from self._until((CDATA_END,), sink)
         return None
 
 
@@ -289,7 +300,3 @@ def _object(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def dropped(text: str) -> None:
-    """Sink of what stands between tags: white space, if the model keeps to the format."""

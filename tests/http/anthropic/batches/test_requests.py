@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 from typing import Any
 
 import pytest
@@ -81,6 +82,18 @@ def test_what_is_wrong_is_told(body: bytes, said: str, step: int) -> None:
     with pytest.raises(ApiError, match=said) as raised:
         cut(body, step)
     assert raised.value.status == 400
+
+
+def test_time_is_linear() -> None:
+    """Eight times the string, in pieces, takes about eight times as long; to look at all of it again would take 64."""
+
+    def seconds(length: int) -> float:
+        begin = process_time()
+        cut(b'{"requests": [{"custom_id": "a", "params": {"x": "%s"}}]}' % (b'y\\"' * (length // 3)), 1 << 16, 1 << 23)
+        return process_time() - begin
+
+    most = 24 * min(seconds(1 << 18) for _ in range(2))
+    assert seconds(1 << 21) < most or seconds(1 << 21) < most
 
 
 @pytest.mark.parametrize("step", [7, LONGEST])

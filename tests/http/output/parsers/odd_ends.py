@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.http.output.parsers.forms import one, raw
+from tests.http.output.parsers.forms import NOW, OSLO, one, raw, text
+from tests.http.output.parsers.samples import Sample
 
 _D = "｜DSML｜"
 
@@ -49,4 +50,86 @@ _JSON = [
     ),
 ]
 
-ODD_ENDS = [*_JSON]
+_ENDS = [
+    *(
+        Sample(
+            "stray text behind an end",
+            "So." + _dsml("get_weather", _parameter("city", "Oslo") + ", \n", _parameter("days", "3", said), ";") + end,
+            "deepseek_v32",
+            content="So.",
+            calls=(("get_weather", {"city": "Oslo", "days": 3}),),
+        )
+        for said, end in (("false", f"</{_D}function_calls>"), ("true", ""))
+    ),
+    one(
+        "an answer behind a forgotten section",
+        "deepseek_v4",
+        _dsml("get_weather", _parameter("city", "Oslo")) + "So.",
+        content="So.",
+    ),
+    one(
+        "stray text behind an end",
+        "kimi_k3",
+        '<|open|>call tool="get_weather"<|sep|><|open|>argument key="city" type="string"<|sep|>Oslo'
+        "<|close|>argument<|sep|>.<|close|>call<|sep|>",
+    ),
+    *(
+        one(
+            "an argument's tag in a sentence",
+            tools,
+            f"{begin}<{word}content>Use <{word}path> to name it.</{end}></function>",
+            ("write_file", {"content": f"Use <{word}path> to name it."}),
+        )
+        for tools, begin, word, end in (
+            ("qwen3_coder", "<function=write_file>", "parameter=", "parameter"),
+            ("seed_oss", "<function=write_file>", "parameter=", "parameter"),
+            ("minicpm5", '<function name="write_file">', "param name=", "param"),
+        )
+    ),
+    one("a tag that ends itself", "qwen3_coder", "So.<function=now/>", NOW, content="So."),
+    one("a tag that ends itself", "deepseek_v4", f'<{_D}tool_calls><{_D}invoke name="now" /></{_D}tool_calls>', NOW),
+    text("a slash for a name", "qwen3_coder", "<function=/>"),
+    *(
+        one(
+            f"marked, {label}",
+            "minicpm5",
+            f'<function name="write_file"><param name="content">{value}</param></function>.',
+            ("write_file", {"content": said}),
+            content=".",
+        )
+        for label, value, said in (
+            ("on a line of its own", "\n<![CDATA[<b>]]>\n", "<b>"),
+            ("its own end in it", "<![CDATA[a]]]]><![CDATA[>b]]>", "a]]>b"),
+            ("not at all", "\n <b>\n", "\n <b>\n"),
+        )
+    ),
+]
+
+_BEGINS = [
+    one("a marker first", "xlam", '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}]'),
+    one("a marker in its line", "xlam", '\n[TOOL_CALLS] {"name": "now", "arguments": {}}', NOW),
+    text("half a marker", "xlam", "[TOOL"),
+    *(
+        text("tools as JSON", tools, f'As JSON:\n[{{"name": "now", "description": "{said}"}}]\nAsk for one.')
+        for tools, said in (("pythonic", "The time."), ("lfm2", "The time."), ("xlam", "It."), ("llama3_json", "It."))
+    ),
+    text("names", "pythonic", '[{"name": "now"}, {"name": "search"}]'),
+    one("a type between", "llama3_json", '{"name": "now", "type": "function", "parameters": {}}', NOW),
+    *(
+        text("tags in a sentence", tools, "Put it between <tool_call></tool_call> tags.")
+        for tools in ("hermes", "glm45")
+    ),
+    Sample("tags in a line of their own", "So:\n<tool_call></tool_call>\n.", "hermes", content="So:\n\n."),
+    Sample(
+        "a thought behind a call in a thought",
+        '<|channel>thought\nHm.<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>}<tool_call|><channel|>So.'
+        "<|channel>thought\nAha.<channel|>Bye.",
+        "gemma4",
+        "gemma4",
+        content="So.Bye.",
+        thought="\nHm.\nAha.",
+        calls=(OSLO,),
+    ),
+]
+
+ODD_ENDS = [*_JSON, *_ENDS, *_BEGINS]

@@ -69,6 +69,15 @@ def test_types_where_the_properties_are_elsewhere(schema: dict[str, Any]) -> Non
     assert types(schema, "a") == {"integer", "string"} and types(schema, "b") == types(schema, "c") == set()
 
 
+def test_types_of_properties_beside_others() -> None:
+    schema = {
+        "properties": {"own": {"$ref": "#/$defs/a~1b~0c"}},
+        "allOf": [{"properties": {"b": {"const": 1}}}],
+        "$defs": {"a/b~c": {"type": "boolean"}},
+    }
+    assert types(schema, "own") == {"boolean"} and types(schema, "b") == {"integer"}
+
+
 OPTIONAL: dict[str, Any] = {
     "properties": {
         "place": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},
@@ -113,6 +122,26 @@ def test_members_of_what_may_be_left_out() -> None:
     assert [call.arguments for call in turn.calls] == [said]
 
 
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ("<stops><x>1</x><y>2.5</y></stops>", '{"stops": [{"x": 1, "y": 2.5}]}'),
+        ("<stops><item><x>1</x></item><item><y>2</y></item></stops>", '{"stops": [{"x": 1}, {"y": 2}]}'),
+        ("<days><day>1</day><day>2</day></days>", '{"days": [1, 2]}'),
+        ("<closed><item>1</item></closed>", '{"closed": {"item": "1"}}'),
+    ],
+)
+def test_names_of_a_lists_members(inside: str, said: str) -> None:
+    schema = OPTIONAL | {"properties": OPTIONAL["properties"] | {"closed": {"type": "object"}}}
+    schema["properties"]["stops"] = {"type": "array", "items": {"$ref": "#/$defs/Place"}}
+    schema["properties"]["days"] = {"type": "array", "items": {"type": "integer"}}
+    parser = make_parser(reasoning=None, tools="minimax_m3", schemas={"f": schema})
+    text = f'<tool_call><invoke name="f">{inside}</invoke></tool_call>'
+    turn = Turn()
+    turn.add([*parser.feed(text.replace("<", "]<]minimax[>[<")), *parser.finish()])
+    assert [call.arguments for call in turn.calls] == [said]
+
+
 def test_members_of_one_name_are_a_list() -> None:
     parser = make_parser(reasoning=None, tools="minimax_m3", schemas={"f": OPTIONAL})
     text = '<tool_call><invoke name="f"><counts><a>1</a><b>2</b><a>3</a></counts></invoke></tool_call>'
@@ -153,6 +182,10 @@ def test_members_of_one_name_are_a_list() -> None:
         ("+00", {"integer", "null"}, 0),
         ("007", {"integer", "string"}, "007"),
         ("007", {"array"}, "007"),
+        ("0" * 100_000 + "7", {"integer"}, 7),
+        ("0" * 100_000 + "x", {"integer"}, "0" * 100_000 + "x"),
+        ("1" * 301, {"integer"}, int("1" * 301)),
+        ("+" + "1" * 301, {"integer"}, "+" + "1" * 301),
         ("٠٧", {"integer"}, "٠٧"),
         ("red", set(), "red"),
         ("[1, 2]", set(), "[1, 2]"),
@@ -193,6 +226,9 @@ def test_value_of_a_text(text: str, wanted: set[str], value: object) -> None:
         ("(" * 10_000, "(" * 10_000),
         ("-" * 50_000 + "1", "-" * 50_000 + "1"),
         ("9" * 10_000, "9" * 10_000),
+        ("[" + "1, " * 6_000 + "1]", [1] * 6_001),
+        ("{" + "1, " * 6_000 + "1}", "{" + "1, " * 6_000 + "1}"),
+        ("'" + "1, " * 6_000 + "'", "1, " * 6_000),
     ],
 )
 def test_value_of_a_literal(text: str, value: object) -> None:
