@@ -150,10 +150,13 @@ def test_the_image_is_no_roots_and_starts_the_server() -> None:
     assert all(any(cache.is_relative_to(volume) for volume in kept) for cache in caches), "what is made lasts"
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_without_end() -> None:
+@pytest.mark.parametrize("command", ["exec sleep 1000", "sleep 1000 & wait"])
+def test_a_server_that_says_nothing_is_not_waited_for_without_end(command: str) -> None:
+    """Also where a child of it has its output, too."""
     waits = runpy.run_path(str(DEPLOY / "try"))["wait_until_ready"]
     waits.__globals__["READY_S"] = 0.1
-    with subprocess.Popen(["sleep", "1000"], stdout=subprocess.PIPE, text=True) as silent:
+    shell = ["sh", "-c", command]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE, text=True, start_new_session=True) as silent:
         with pytest.raises(AssertionError, match="ready"):
             waits(silent)
     assert silent.returncode == -signal.SIGKILL
