@@ -122,11 +122,11 @@ _BEGINS = [
     Sample("tags in a line of their own", "So:\n<tool_call></tool_call>\n.", "hermes", content="So:\n\n."),
     Sample(
         "a thought behind a call in a thought",
-        '<|channel>thought\nHm.<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>}<tool_call|><channel|>So.'
+        '<|channel>thought\nHm.<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>}<tool_call|>'
         "<|channel>thought\nAha.<channel|>Bye.",
         "gemma4",
         "gemma4",
-        content="So.Bye.",
+        content="Bye.",
         thought="\nHm.\nAha.",
         calls=(OSLO,),
     ),
