@@ -64,6 +64,7 @@ def _traced(
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for it here alone, and when tracing begins
     sys.settrace(trace)
     try:
         operation()
