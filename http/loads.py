@@ -72,6 +72,20 @@ def told(load: EngineLoad, sections: Sequence[str]) -> Object:
     return load.core() | ({"speculative": load.speculative()} if drafts else {})
 
 
+def states(loads: Sequence[EngineLoad]) -> list[Object]:
+    """The `internal_states` of SGLang's /server_info, by which its benchmark of batches sees what fits."""
+    return [
+        {
+            "dp_size": len(loads),
+            "effective_max_running_requests_per_dp": load.most_running,
+            "memory_usage": {"token_capacity": load.most_tokens},
+            "running_requests": load.running,
+            "avg_spec_accept_length": load.speculative()["accept_length"] if load.drafts else None,
+        }
+        for load in loads
+    ]
+
+
 def as_json(loads: Sequence[Object], workers: int) -> Object:
     """GET /v1/loads."""
     about = {"timestamp": datetime.now(UTC).isoformat(), "version": f"actorserve {actorserve.__version__}"}

@@ -1,5 +1,5 @@
-"""What `/server_info` says: versions, options, the model, what operators have asked for, and all actors; and what
-`/v1/loads` does.
+"""What `/server_info` says: versions, options, the model, what operators have asked for, and all actors, and of the
+first model what SGLang's says; and what `/v1/loads` does.
 
 Everything lies in shared memory and /proc, so that it is answered whoever hangs.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 import actorserve
-from actorserve.http.loads import EngineLoad
+from actorserve.http.loads import EngineLoad, states
 from actorserve.shm.kv_map.pause import PauseWord
 from actorserve.shm.kv_map.sleep import SleepWord
 from actorserve.shm.weights import WeightsRecord
@@ -47,16 +47,23 @@ class ServerInfo:
             "model": msgspec.to_builtins(context.model),
             "models": [_model(served) for served in context.system.models],
             "versions": versions(),
+            "tokenizer_path": context.model.tokenizer_folder,
+            "internal_states": states(self._loads_of(context.system.models[0])),
             "engines": [self._engine(engine, offset) for engine, offset in enumerate(context.system.kv_map_offsets)],
             "actors": [_shown(actor) for actor in self._snapshots.look().actors],
         }
 
     def loads(self) -> list[EngineLoad]:
         """Of each engine."""
-        system, first = self._context.system, self._context.config.first_engine
+        return [load for served in self._context.system.models for load in self._loads_of(served)]
+
+    def _loads_of(self, served: ServedModel) -> list[EngineLoad]:
+        """Of each engine of this model."""
+        first = self._context.config.first_engine
         return [
-            self._load(first + actor.engine, actor.position, system.model_of(actor.engine).config)
-            for actor in system.of_kind("scheduler")
+            self._load(first + actor.engine, actor.position, served.config)
+            for actor in self._context.system.of_kind("scheduler")
+            if actor.engine in served.engines
         ]
 
     def _load(self, rank: int, position: int, config: Config) -> EngineLoad:

@@ -29,6 +29,7 @@ from ..administration.adapters import FrontendAdapters
 from .key_metrics import of_keys
 from .llama_metrics import with_llama_names
 from .metric_names import ACCEPTED_AT, ACTORS, ENDS, SLEEP_STATES, STARTUP, STARTUP_TOTAL, SURVIVED
+from .sglang_metrics import with_sglang_names
 
 STALE_S = 3.0  # every loop but the worker's turns at least once a second
 
@@ -63,7 +64,7 @@ class ServerMetrics:
             for labels, actors in self._by_engine(kind)
             for spec in context.system.histogram_specs(kind)
         ]
-        self.metrics = Exporter(lambda: with_llama_names(self._families())).parts
+        self.metrics = Exporter(lambda: with_llama_names(with_sglang_names(self._families()))).parts
 
     def _by_engine(self, kind: str) -> list[tuple[Labels, list[ActorSpec]]]:
         """(labels, actors) of a kind: of each engine, of each of several models, or of the server."""

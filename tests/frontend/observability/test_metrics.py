@@ -238,6 +238,19 @@ def test_a_queue_is_as_long_as_its_model_lets_it_be(models: TwoModels) -> None:
     assert models.figures.degraded() == ["scheduler@0: its queue is full (7 sequences)"]
 
 
+def test_sglangs_names_have_the_labels_of_ours(models: TwoModels) -> None:
+    """Its benchmark of batches adds up all lines that begin so, labels and all."""
+    for number, name in enumerate(models.system.schedulers, 1):
+        models.writers[name].set_gauge(SchedulerGauge.PROMPTED, 100 * number)
+        models.writers[name].set_gauge(SchedulerGauge.PREFIX_HITS, 10 * number)
+    lines = b"".join(models.figures.metrics()[0]).decode().splitlines()
+    for name, ours, total in (("prompt_tokens", "prompt_tokens", 600), ("cached_tokens", "prompt_tokens_cached", 60)):
+        told = [line for line in lines if line.startswith(f"sglang:{name}_total{{")]
+        assert sum(float(line.split()[-1]) for line in told) == total
+        assert {line.replace(f"sglang:{name}", f"vllm:{ours}") for line in told} <= set(lines)
+        assert f"# TYPE sglang:{name}_total counter" in lines
+
+
 def test_llamacpps_names_are_of_all_engines_together(models: TwoModels) -> None:
     for number, name in enumerate(models.system.schedulers, 1):
         models.writers[name].set_gauge(SchedulerGauge.RUNNING, number)

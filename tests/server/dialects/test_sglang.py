@@ -156,4 +156,10 @@ def test_the_server(client: httpx.Client) -> None:
     assert info == client.get("/model_info").json()
     assert client.get("/health_generate").status_code == 200
     assert client.get("/get_server_info").json()["max_running_requests"] == 64
+    told = client.get("/server_info").json()  # what its benchmark of batches reads
+    assert told["tokenizer_path"] == told["model"]["tokenizer_folder"]
+    (state,) = told["internal_states"]
+    assert state["effective_max_running_requests_per_dp"] == 64 and state["dp_size"] == 1
+    assert state["memory_usage"]["token_capacity"] >= told["model"]["max_model_len"]
+    assert state["avg_spec_accept_length"] is None
     assert client.post("/encode", json={"text": "a"}).status_code == 400
