@@ -34,6 +34,9 @@ class ModelCard:
     stored_as: str = ""  # the type of most weights, in safetensors' or GGUF's words
     modified: int = 0  # Unix seconds
     trained_len: int = 0  # tokens of the longest sequence by its config.json, whatever is served of it
+    layers: int = 0
+    heads: int = 0  # of attention, that ask ...
+    kv_heads: int = 0  # ... and whose keys and values are kept
 
 
 async def unknown_card() -> ModelCard:

@@ -85,16 +85,22 @@ def _read(folder: Path, architecture: str, without_weights: bool) -> ModelCard:
         tensors = {}
     packed = any(tensor.dtype in PACKED for tensor in tensors.values())
     family = about.get("model_type")
-    hidden, longest = (text.get(name) for name in ("hidden_size", "max_position_embeddings"))
+    names = "hidden_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"
+    hidden, longest, layers, heads, kv_heads = (
+        value if isinstance(value := text.get(name), int) else 0 for name in names
+    )
     return ModelCard(
         architecture,
         family if isinstance(family, str) else "",
-        hidden if isinstance(hidden, int) else 0,
+        hidden,
         sum(tensor.size for tensor in tensors.values()),
         0 if packed else sum(math.prod(tensor.shape) for tensor in tensors.values()),
         _stored_as(tensors),
         int((folder / "config.json").stat().st_mtime),
-        longest if isinstance(longest, int) else 0,
+        longest,
+        layers,
+        heads,
+        kv_heads or heads,
     )
 
 

@@ -45,6 +45,8 @@ async def show(settings: Settings, name: str) -> Object:
         f"{family}.embedding_length": card.hidden,
         f"{family}.vocab_size": settings.vocab_size,
     }
+    sizes = {"block_count": card.layers, "attention.head_count": card.heads, "attention.head_count_kv": card.kv_heads}
+    about |= {f"{family}.{size}": value for size, value in sizes.items() if value}
     return {
         "modelfile": f"FROM {settings.served[0]}\n",
         "parameters": "\n".join(f"{name} {value}" for name, value in settings.sampling_defaults.items()),

@@ -127,6 +127,10 @@ def test_the_model(client: ollama.Client) -> None:
     shown = client.show("tiny:latest")
     assert shown.capabilities == ["completion", "tools", "insert", "thinking"] and QWEN.mark in (shown.template or "")
     assert (shown.modelinfo or {})["llama.context_length"] == 2048
+    sizes = ("block_count", "attention.head_count", "attention.head_count_kv")
+    assert [(shown.modelinfo or {})[f"llama.{size}"] for size in sizes] == [1, 2, 2], (
+        "of which clients reckon KV memory"
+    )
     assert (shown.modelinfo or {})["general.basename"] == "tiny"  # by which VS Code's picker names it
 
 
