@@ -47,6 +47,7 @@ class BodyBudget:
 
     def __init__(self, limit: int) -> None:
         """`limit`: the longest body; some of these are taken in any case."""
+        self.longest = limit
         self.most = max(MOST_UNFINISHED, LEAST_BODIES * COPIES * limit)
         self.held = 0
 
@@ -61,6 +62,26 @@ class BodyBudget:
     def forget(self, size: int) -> None:
         """A body of so many bytes has come whole, or nobody waits for it any more."""
         self.held -= _counted(size)
+
+
+class BudgetShare:
+    """Of a body that is passed on in pieces: its beginning stays in the connection's record, and some of it here."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._came = self._size = 0
+
+    def grow(self, more: int, kept: int) -> None:
+        """So many more bytes have come, and `kept` of all are held here; 503 if that is too much."""
+        self._came += more
+        size = (min(self._came, self._budget.longest) + kept) // COPIES  # as that of a body that has both
+        self._budget.grow(self._size, size)
+        self._size = size
+
+    def forget(self) -> None:
+        """The body has come, or nobody waits for it any more."""
+        self._budget.forget(self._size)
+        self._size = 0
 
 
 def _counted(size: int) -> int:

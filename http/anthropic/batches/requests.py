@@ -20,6 +20,7 @@ MOST_BYTES = 256 << 20  # of a body
 CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MOST_AROUND = 4 << 20  # bytes beside requests
 MOST_BETWEEN = 1 << 10  # of these, between the list's name and where it opens
+NAME_BYTES = 160  # that a custom_id takes, in a set
 STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|' + STRING + rb")*+([{}\[\]])?", re.DOTALL)  # or to a string without an end
 TO_QUOTE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)  # or to where it may go on
@@ -53,6 +54,11 @@ class RequestCutter:
     def total(self) -> int:
         """Requests that have come."""
         return len(self._names)
+
+    @property
+    def held(self) -> int:
+        """Bytes, of what has come."""
+        return len(self._data) + len(self._around) + NAME_BYTES * self.total
 
     def take(self, piece: bytes) -> bytes:
         """Of requests that are whole by now."""

@@ -15,6 +15,7 @@ from ...openai.batches.objects import file_object
 from ...openai.batches.schemas import PURPOSES, FileExpiry, FilesQuery
 from ...openai.responses.stored import page_of
 from ...settings import Settings, printable
+from ...transport.body import BodyBudget
 from ...transport.json_response import json_response
 from ...transport.upload import read_upload
 from .requests import (
@@ -39,8 +40,9 @@ BINARY = "application/octet-stream"
 class FilesApi:
     """Its handlers."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, unfinished: BodyBudget) -> None:
+        """`unfinished`: what uploads that have not come whole may take, with all bodies."""
+        self._settings, self._unfinished = settings, unfinished
 
     async def create(self, request: web.Request) -> web.Response:
         """POST /v1/files."""
@@ -63,7 +65,7 @@ class FilesApi:
         async def write(piece: bytes) -> None:
             await on_disk(upload.write, piece)
 
-        filename, fields = await read_upload(request, "file", write)
+        filename, fields = await read_upload(request, "file", write, self._unfinished)
         if filename is None:
             raise bad_request("file is missing: it is a part of the form, with a filename.", "file")
         purpose = fields.get("purpose", "")

@@ -29,6 +29,7 @@ from ...generation.fields.decoding import decode_query
 from ...paths.files import MESSAGE_BATCHES
 from ...paths.responses import MESSAGES
 from ...settings import Settings, printable
+from ...transport.body import BodyBudget
 from ...transport.json_response import json_response
 from ...transport.upload import read_json
 from .requests import (
@@ -52,9 +53,9 @@ REQUESTS = "requests"
 class MessageBatchesApi:
     """Its handlers."""
 
-    def __init__(self, settings: Settings, longest: int) -> None:
-        """`longest`: bytes of a request."""
-        self._settings, self._longest = settings, longest
+    def __init__(self, settings: Settings, longest: int, unfinished: BodyBudget) -> None:
+        """`longest`: bytes of a request; `unfinished`: what those take that have not come whole, with all bodies."""
+        self._settings, self._longest, self._unfinished = settings, longest, unfinished
 
     async def create(self, request: web.Request) -> web.Response:
         """POST /v1/messages/batches."""
@@ -96,7 +97,7 @@ class MessageBatchesApi:
                 raise ApiError(413, f"A batch's body has at most {MOST_BYTES} bytes.", REQUESTS)
             await on_disk(_write, cutter.take, piece, upload)
 
-        await read_json(request, write)
+        await read_json(request, write, self._unfinished, lambda: cutter.held)
         cutter.finish()
         return cutter.total
 

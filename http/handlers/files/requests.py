@@ -1,4 +1,4 @@
-"""What /v1/files and /v1/batches have in common: their folder, whose request it is, and the id that it makes."""
+"""What files and batches of both kinds have in common: their folder, whose request it is, and the id that it makes."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from actorserve.http.handlers.files import sending
 from actorserve.http.handlers.files.files import FilesApi
 from actorserve.http.settings import FileSettings
 from actorserve.http.transport import upload
+from actorserve.http.transport.body import BodyBudget
 from tests.http.files.scene import LINES, SECRET, client_of, files_served, form
 from tests.http.files.test_requests import Record, Request, left_by
 from tests.http.serving import SETTINGS, Served, serving
@@ -114,7 +115,10 @@ async def test_a_full_disk_is_told(client: AsyncOpenAI, monkeypatch: pytest.Monk
 async def test_a_successor_finds_it_deleted(tmp_path: Path) -> None:
     """The frontend that had the request in hand died behind that."""
     files_settings = FileSettings(str(tmp_path), 1 << 20, SECRET)
-    api, store = FilesApi(replace(SETTINGS, files=files_settings)), FileStore(Folder(tmp_path), 1 << 20)
+    api, store = (
+        FilesApi(replace(SETTINGS, files=files_settings), BodyBudget(1000)),
+        FileStore(Folder(tmp_path), 1 << 20),
+    )
     upload, file_id = store.upload(f"file-{'1' * 24}"), f"file-{'1' * 24}"
     upload.begin()
     upload.keep(Owner(), "a", "batch", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from dataclasses import replace
@@ -24,9 +25,11 @@ from actorserve.http.errors import ApiError
 from actorserve.http.handlers.files import message_batches, sending
 from actorserve.http.handlers.files.message_batches import MessageBatchesApi
 from actorserve.http.settings import FileSettings
+from actorserve.http.transport import body as bodies
+from actorserve.http.transport.body import LEAST_BODIES, BodyBudget
 from tests.http.files.scene import LINES, SECRET, anthropic_of, files_served
 from tests.http.files.test_requests import Record, Request, left_by
-from tests.http.serving import SETTINGS, Served, serving
+from tests.http.serving import PATIENCE_S, SETTINGS, Served, serving
 
 PATH = "/v1/messages/batches"
 PARAMS: Any = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": 'Hi {["\\é'}]}
@@ -141,7 +144,9 @@ async def test_a_successor_finds_it_removed(anthropic: AsyncAnthropic, tmp_path:
     """The frontend that had the request in hand died behind that."""
     made = await begin(anthropic)
     end(tmp_path, made.id)
-    api = MessageBatchesApi(replace(SETTINGS, files=FileSettings(str(tmp_path), 1 << 20, SECRET)), 1000)
+    api = MessageBatchesApi(
+        replace(SETTINGS, files=FileSettings(str(tmp_path), 1 << 20, SECRET)), 1000, BodyBudget(1000)
+    )
 
     async def delete(record: Record) -> Any:
         asked = Request(record)
@@ -155,6 +160,40 @@ async def test_a_successor_finds_it_removed(anthropic: AsyncAnthropic, tmp_path:
     with pytest.raises(ApiError, match="No message batch found"):
         await delete(again)
     assert not again.noted  # nor does a successor of that say more
+
+
+async def test_bodies_that_do_not_come_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those of others, and uploads: what is more is a 503, until they have come."""
+
+    def watched(budget: BodyBudget, before: int, size: int) -> None:
+        grow(budget, before, size)
+        if budget.held >= 2 * LEAST_BODIES * (len(long) - 2):
+            full.set()
+
+    full, grow = asyncio.Event(), BodyBudget.grow
+    monkeypatch.setattr(bodies, "MOST_UNFINISHED", 0)
+    monkeypatch.setattr(BodyBudget, "grow", watched)
+    long = json.dumps({"requests": [{"custom_id": "a", "params": PARAMS | {"system": "x" * 98_000}}]}).encode()
+    part = b"--x\r\nContent-Disposition: form-data%s\r\n\r\n" + b"y" * 99_000
+    kind = "multipart/form-data; boundary=x"
+    async with files_served(tmp_path, 1 << 30, max_body_bytes=100_000) as served:
+        waiting = [await served.client() for _ in range(LEAST_BODIES)]
+        for client in waiting:
+            client.send("POST", PATH, long[:-1], Content_Length=str(len(long)))
+        await asyncio.wait_for(full.wait(), PATIENCE_S)
+        for path, body, of in (
+            (PATH, long, "application/json"),
+            ("/v1/files", part % b'; name="file"; filename="a"', kind),
+            ("/v1/files", part % b"", kind),
+        ):
+            asked = await served.client()
+            asked.send("POST", path, body, Content_Type=of, Content_Length=str(len(body) + 1))
+            answer = await asked.answer()
+            assert answer.status == 503 and "not come whole" in answer.json["error"]["message"]
+        for client in waiting:
+            client.raw(long[-1:])
+            assert (await client.answer()).status == 200
+        assert (await served.ask("POST", PATH, long)).status == 200
 
 
 async def test_neither_kind_is_seen_by_the_others_clients(anthropic: AsyncAnthropic, client: AsyncOpenAI) -> None:
