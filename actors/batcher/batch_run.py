@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..files.batches import ERRORS, OUTPUT, Batch, BatchStore, LineError, NoInput
-from ..files.lines import Request, answer_line, decode_request
+from ..files.lines import Request, answer_line, decode_request, digest_of
 from ..files.threads import on_disk
 from ..protocol.wire import UNREADABLE
 from .memory import LineMemory
@@ -248,7 +248,7 @@ class BatchRun:
         """
         async for number, line in lines_of(self._store.input(self.request), self.state.longest or self._longest):
             request = decode_request(line)
-            if request.custom_id in output.done:
+            if digest_of(request.custom_id) in output.done:
                 continue
             if len(line) > self._longest:
                 error = {"code": "line_too_long", "message": too_long(self._longest)}

@@ -15,20 +15,20 @@ from typing import Any
 import msgspec
 
 from ..files.line_file import LineFile
-from ..files.lines import Answered, decode_answer
+from ..files.lines import Answered, decode_answer, digest_of
 from ..protocol.wire import UNREADABLE
 
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Output:
-    """`done` has the custom_ids that are answered; `add` adds some."""
+    """`done` has the digests of custom_ids that are answered; `add` adds some."""
 
     def __init__(self, places: list[Path], form: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """A torn line of a predecessor is cut off by `take_over`. `form`: as its clients read a line."""
         self._files = [LineFile(os.open(place, FLAGS, 0o600)) for place in places]
         self._form = form
-        self.done: set[str] = set()
+        self.done: set[bytes] = set()
         self.completed = self.failed = 0
         self._unasked = Counter[str]()  # of those that failed
 
@@ -50,7 +50,7 @@ class Output:
             self._count(decode_answer(line), is_error)
 
     def _count(self, answer: Answered, is_error: bool) -> None:
-        self.done.add(answer.custom_id)
+        self.done.add(digest_of(answer.custom_id))
         self.failed += is_error
         self.completed += not is_error
         if is_error and answer.why_unasked:

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from ..files.batches import LineError, NoInput
-from ..files.lines import Request, decode_request
+from ..files.lines import Request, decode_request, digest_of
 from ..files.threads import on_disk
 from ..protocol.wire import UNREADABLE
 
@@ -79,7 +79,7 @@ class Checked:
 
 async def check_lines(path: Path, endpoint: str, longest: int) -> Checked:
     """All of them. `longest`: bytes that one may have."""
-    found, names = Checked(), set[str]()
+    found, names = Checked(), set[bytes]()
     async for number, line in lines_of(path, longest):
         found.total += 1
         found.first = found.first or number
@@ -94,7 +94,7 @@ async def check_lines(path: Path, endpoint: str, longest: int) -> Checked:
     return found
 
 
-def _error(found: Checked, names: set[str], line: bytes, endpoint: str, longest: int) -> LineError | None:
+def _error(found: Checked, names: set[bytes], line: bytes, endpoint: str, longest: int) -> LineError | None:
     if len(line) > longest:
         return LineError("invalid_json_line", too_long(longest))
     try:
@@ -115,14 +115,14 @@ def too_long(longest: int) -> str:
     return f"This line is longer than {longest} bytes (--max-body-bytes)."
 
 
-def _error_of(found: Checked, names: set[str], request: Request, endpoint: str) -> LineError | None:
+def _error_of(found: Checked, names: set[bytes], request: Request, endpoint: str) -> LineError | None:
     if len(request.custom_id) > LONGEST_NAME:
         text = f"The custom_id '{request.custom_id[:MOST_TOLD]}…' is longer than {LONGEST_NAME} characters."
         return LineError("invalid_custom_id", text, "custom_id")
-    if request.custom_id in names:
+    if (digest := digest_of(request.custom_id)) in names:
         text = f"The custom_id '{request.custom_id[:MOST_TOLD]}' is that of an earlier line; each is there once."
         return LineError("duplicate_custom_id", text, "custom_id")
-    names.add(request.custom_id)
+    names.add(digest)
     model = _model_of(request)
     if len(names) == 1:
         found.model = model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import uuid
 from typing import Any
@@ -58,6 +59,11 @@ class _Result(msgspec.Struct):
 UNASKED = {"batch_expired": "expired", "batch_cancelled": "cancelled", "expired": "expired", "canceled": "cancelled"}
 decode_answer = msgspec.json.Decoder(Answered).decode
 _decode_name = msgspec.json.Decoder(_Named).decode
+
+
+def digest_of(custom_id: str) -> bytes:
+    """By which lines are told apart where all of a batch's are held: names may be long, and a million of them."""
+    return hashlib.blake2b(custom_id.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def answered(line: bytes) -> str:

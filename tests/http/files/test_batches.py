@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from actorserve.actors.files.batches import BatchState, BatchStore, LineError
+from actorserve.actors.files.batches import Batch, BatchState, BatchStore, LineError
 from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.owner import Owner, write_key
 from actorserve.http.generation.idempotency_keys import client_of as client_name
@@ -63,6 +63,20 @@ async def test_a_batch_is_cancelled_until_it_has_ended(client: AsyncOpenAI, tmp_
     assert (await client.batches.cancel(made.id)).status == "cancelled"  # sent again, it has what it wanted
     BatchStore(Folder(tmp_path)).save(made.id, BatchState(status="completed", ended_at=1))
     with pytest.raises(openai.ConflictError, match="Cannot cancel a batch with status 'completed'"):
+        await client.batches.cancel(made.id)
+
+
+async def test_one_that_is_removed_as_it_is_cancelled_is_not_there(
+    client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, cancel = await begin(client), BatchStore.cancel
+
+    def late(store: BatchStore, batch_id: str) -> Batch | None:
+        store.delete(batch_id)
+        return cancel(store, batch_id)
+
+    monkeypatch.setattr(BatchStore, "cancel", late)
+    with pytest.raises(openai.NotFoundError, match=f"No batch found with id '{made.id}'"):
         await client.batches.cancel(made.id)
 
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from actorserve.actors.files.batches import BatchState, BatchStore
+from actorserve.actors.files.batches import Batch, BatchState, BatchStore
 from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.store import FileStore, NoRoom, Upload
 from actorserve.http.anthropic.batches import requests as cutting
@@ -127,6 +127,20 @@ async def test_a_batch_is_cancelled_until_it_has_ended(anthropic: AsyncAnthropic
     end(tmp_path, other.id, completed=2)
     with pytest.raises(sdk.BadRequestError, match="has ended"):
         await anthropic.messages.batches.cancel(other.id)
+
+
+async def test_one_that_is_removed_as_it_is_cancelled_is_not_there(
+    anthropic: AsyncAnthropic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, cancel = await begin(anthropic), BatchStore.cancel
+
+    def late(store: BatchStore, batch_id: str) -> Batch | None:
+        store.delete(batch_id)
+        return cancel(store, batch_id)
+
+    monkeypatch.setattr(BatchStore, "cancel", late)
+    with pytest.raises(sdk.NotFoundError, match="No message batch found"):
+        await anthropic.messages.batches.cancel(made.id)
 
 
 async def test_a_batch_that_has_ended_is_removed_with_its_results(anthropic: AsyncAnthropic, tmp_path: Path) -> None:
