@@ -210,7 +210,7 @@ class BatchStore:
     def mark_of(self, batch_id: str) -> Mark | None:
         """Of the one that has this id now; None of what is no batch."""
         try:
-            found = (self.place(batch_id) / REQUEST).stat()
+            found = os.stat(f"{self.folder.batches}/{batch_id}/{REQUEST}")  # thousands, twice a second: no Path is made
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_ino, found.st_mtime_ns
