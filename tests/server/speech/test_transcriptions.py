@@ -186,7 +186,7 @@ def test_vllms_benchmark_reads_chunks(speech_server: Server, reference: Referenc
     assert {(one["id"], one["object"], one["model"]) for one in events} == {(last["id"], "transcription.chunk", "ears")}
     pieces = [event["choices"][0]["delta"]["content"] for event in events]
     assert "".join(pieces).strip() == long_text(reference) and pieces.count("") == 1
-    assert events[-1]["choices"][0]["finish_reason"] == "stop"
+    assert events[-1]["choices"][0]["finish_reason"] == "length", "this model writes as long as it may"
     assert last["choices"] == [] and last["usage"] == events[-1]["usage"]
     counts = [event["usage"]["completion_tokens"] for event in events]
     assert counts == sorted(counts) and counts[-1] >= len(pieces) - 1

@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,6 +123,11 @@ def pid_of(server: Server, name: str = "template") -> int:
     return int(seen(server, name)["pid"])
 
 
+def has_successor(server: Server, pid: int) -> bool:
+    """Is there another template than this one?"""
+    return server.pids().get("template") == pid_of(server) != pid
+
+
 @pytest.fixture(scope="module")
 def computing() -> Iterator[Server]:
     """One whose worker has a model, and so a template of its own."""
@@ -176,10 +182,10 @@ def test_the_death_of_the_template_costs_nothing(server: Server) -> None:
     for names in (CPU_ACTORS[:2], CPU_ACTORS[2:]):
         pid = pid_of(server)
         os.kill(pid, signal.SIGKILL)
-        server.wait_for(rf"template ended \(pid {pid}, killed by SIGKILL\); it is started again")
+        server.wait_for(rf"template ended \(pid {pid}, killed by SIGKILL\); it ")  # on a quick machine it pauses first
         for name in names:
             replace(server, name)
-        assert server.pids()["template"] == seen(server)["pid"]
+        wait_until(partial(has_successor, server, pid))
     assert seen(server)["restarts"] == restarts + 2
 
 
