@@ -289,13 +289,9 @@ def steps_without_room(runner: CpuRunner, ids: list[int], count: int) -> int:
     return 2 + count
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_a_head_computes_nothing_where_drafts_are_off(name: str, cases: Callable[[str], Case]) -> None:
-    """What was put off is made up for when they are on, in one pass: drafts are those of a head that saw all."""
-    config, reference = cases(name)
-    runner = with_head(config)
-    assert runner.verifier is not None
-    proposer = runner.verifier.proposer
+def counted(verifier: DraftVerifier) -> list[int]:
+    """How many entries or drafts each pass of the head makes from now on."""
+    proposer = verifier.proposer
     assert isinstance(proposer, RecurrentProposer)
     passes, forward = list[int](), proposer.head.forward
 
@@ -304,6 +300,16 @@ def test_a_head_computes_nothing_where_drafts_are_off(name: str, cases: Callable
         return forward(hidden, inputs, kv)
 
     proposer.head.forward = count  # type: ignore[method-assign]
+    return passes
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_head_computes_nothing_where_drafts_are_off(name: str, cases: Callable[[str], Case]) -> None:
+    """What was put off is made up for when they are on, in one pass: drafts are those of a head that saw all."""
+    config, reference = cases(name)
+    runner = with_head(config)
+    assert runner.verifier is not None
+    passes = counted(runner.verifier)
     found = recorded(runner.verifier)
     step = steps_without_room(runner, prompt(20), 30)
     assert passes == [20], "the prompt is observed, since others may find it as their prefix"
@@ -318,15 +324,16 @@ def test_what_a_head_keeps_is_bounded(name: str, cases: Callable[[str], Case], m
     """Of more positions than are kept the last ones are made up for; the tokens are those without drafts."""
     config, _ = cases(name)
     monkeypatch.setattr(entries, "MOST_KEPT", 7)
-    lines = []
+    lines, passes = [], list[int]()
     for runner in (make_runner(config, blocks=BLOCKS), with_head(config)):
-        step = steps_without_room(runner, prompt(20), 30)
-        tokens = list[int]()
         drafting = runner.verifier is not None
         if runner.verifier is not None:
             unpaused(runner.verifier)
+            passes = counted(runner.verifier)
+        step = steps_without_room(runner, prompt(20), 30)
+        tokens = list[int]()
         for number in range(8):
             tokens += runner.run(Step.make(1, step + number, [], [0], [1 + DRAFTS * drafting], [])).tolist()
         assert not drafting or runner.outcome is not None
         lines.append(tokens)
-    assert lines[1][:8] == lines[0]
+    assert lines[1][:8] == lines[0] and passes[:2] == [20, 7]
