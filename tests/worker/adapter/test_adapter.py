@@ -31,8 +31,10 @@ from actorserve.actors.worker.adapter.model import AdaptedModel, Tier
 from actorserve.actors.worker.adapter.probe import probe
 from actorserve.actors.worker.adapter.twin import shrink
 from actorserve.actors.worker.models.weights import load_decoder
+from actorserve.actors.worker.quantization.int4 import Int4Linear
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from actorserve.actors.worker.speculative.ngram import NgramProposer
+from tests.worker.cpu.test_runner import prompt
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 from .loaded import BY_TRANSFORMERS, Checkpoints, load
@@ -204,8 +206,11 @@ def test_int8_weights(checkpoints: Checkpoints) -> None:
 def test_int4_weights(checkpoints: Checkpoints) -> None:
     """What is not quantised is float32."""
     runner = make_runner(config_for(checkpoints("llama"), **BY_TRANSFORMERS, quantization="int4", dtype="auto"))
-    assert runner.model.dtype == torch.float32
-    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 17)]
+    model = runner.model
+    assert isinstance(model, AdaptedModel) and model.dtype == torch.float32
+    parts = [module for module in model.model.modules() if isinstance(module, LinearModule)]
+    assert parts and all(isinstance(part.product, Int4Linear) for part in parts)
+    prompts = [prompt(size) for size in (5, 17)]
     answers = Driver(runner).run([Sequence(ids, 4) for ids in prompts])
     assert [len(answer) for answer in answers] == [4, 4]
 
@@ -215,7 +220,7 @@ def test_int4_weights(checkpoints: Checkpoints) -> None:
 
 def test_the_answers_are_those_of_our_own_layers(checkpoints: Checkpoints) -> None:
     folder = checkpoints("qwen3")
-    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 40, 17, 63)]
+    prompts = [prompt(size, size) for size in (5, 40, 17, 63)]
     answers = [
         Driver(make_runner(config_for(folder, **options)), preempt=0.05).run([Sequence(ids, 16) for ids in prompts])
         for options in (BY_TRANSFORMERS, {"model_impl": "native"})
@@ -229,7 +234,7 @@ def test_drafts_of_ngrams_change_no_token(name: str, tmp_path: Path) -> None:
     model = made(name)
     model.save_pretrained(tmp_path)
     config = config_for(tmp_path, **BY_TRANSFORMERS, skip_tokenizer_init=True)
-    prompts = [torch.randint(3, 380, (size,)).tolist() * 3 for size in (3, 9, 5)]
+    prompts = [prompt(size, size) * 3 for size in (3, 9, 5)]
     plain = Driver(make_runner(config)).run([Sequence(ids, 20) for ids in prompts])
     driver = Driver(make_runner(config, proposer=NgramProposer(1, 3)), drafts=4, preempt=0.05)
     assert driver.run([Sequence(ids, 20) for ids in prompts]) == plain

@@ -23,6 +23,7 @@ from actorserve.actors.worker.adapter.probe import probe
 from actorserve.actors.worker.adapter.twin import shrink
 from actorserve.actors.worker.formats.floats import float4
 from actorserve.actors.worker.speculative.ngram import NgramProposer
+from tests.worker.cpu.test_runner import prompt
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 from .loaded import BY_TRANSFORMERS, logits_of
@@ -84,7 +85,7 @@ def test_drafts_that_are_taken_back_change_no_token(tmp_path: Path) -> None:
     """Tokens are computed once more from the middle of a group that had ended."""
     made().save_pretrained(tmp_path)
     config = config_for(tmp_path, **BY_TRANSFORMERS, skip_tokenizer_init=True)
-    prompts = [torch.randint(3, 380, (size,)).tolist() * 3 for size in (3, 9, 5)]
+    prompts = [prompt(size, size) * 3 for size in (3, 9, 5)]
     plain = Driver(make_runner(config)).run([Sequence(ids, 20) for ids in prompts])
     driver = Driver(make_runner(config, proposer=NgramProposer(1, 3)), drafts=6, preempt=0.05)
     assert driver.run([Sequence(ids, 20) for ids in prompts]) == plain

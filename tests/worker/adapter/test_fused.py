@@ -19,6 +19,7 @@ from actorserve.actors.worker.adapter.probe import probe
 from actorserve.kernels.cpu.native.layers import PlainLayers
 from tests.worker.adapter.loaded import BY_TRANSFORMERS, load
 from tests.worker.adapter.test_adapter import made
+from tests.worker.cpu.test_runner import prompt
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 pytestmark = pytest.mark.usefixtures("native_kernels")
@@ -197,7 +198,7 @@ def test_what_stands_between_layers_is_seen(checkpoints: Checkpoints) -> None:
 @pytest.mark.parametrize("options", [{}, {"kv_cache_dtype": "int8"}, {"quantization": "int8"}], ids=str)
 def test_the_answers_are_those_of_our_own_layers(options: dict[str, str], checkpoints: Checkpoints) -> None:
     folder = checkpoints("qwen3")
-    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 70, 17)]
+    prompts = [prompt(size, size) for size in (5, 70, 17)]
     answers = [
         Driver(make_runner(config_for(folder, **own, **options)), preempt=0.05).run(
             [Sequence(ids, 12) for ids in prompts]

@@ -25,6 +25,7 @@ from tests.support.models.gguf.adapted import KINDS, convert, source
 from tests.support.models.gguf.files import tiny_model
 from tests.support.models.greedy import generate, greedy, reference
 from tests.support.selection import slow
+from tests.worker.cpu.test_runner import prompt
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 ON_CPU = {"device": "cpu"}
@@ -79,11 +80,11 @@ def test_a_file_is_as_its_checkpoint(kind: str, tmp_path: Path) -> None:
 def test_answers_are_those_of_transformers(kind: str, types: str, changes: dict[str, Any], tmp_path: Path) -> None:
     file, plain = both(kind, tmp_path, types, **changes)
     theirs = reference(plain)
-    prompts = [torch.randint(3, 380, (3 + 2 * number,)).tolist() for number in range(16)]
+    prompts = [prompt(3 + 2 * number, number) for number in range(16)]
     runner = make_runner(config_for(file, **ON_CPU, quantization="none"), rows=16, blocks=256)
-    answers = Driver(runner, budget=64).run([Sequence(prompt, 8) for prompt in prompts])
-    for prompt, answer in zip(prompts, answers, strict=True):
-        assert len(answer) == 8 and answer == greedy(theirs, prompt, answer)
+    answers = Driver(runner, budget=64).run([Sequence(ids, 8) for ids in prompts])
+    for ids, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == 8 and answer == greedy(theirs, ids, answer)
 
 
 @pytest.mark.slow
@@ -92,9 +93,9 @@ def test_texts_are_those_of_generate(kind: str, tmp_path: Path) -> None:
     """What generate() writes is the likeliest here, too, with chunks and rows that decode side by side."""
     file, plain = both(kind, tmp_path, "F32")
     theirs, model = reference(plain), load(file)
-    prompts = [torch.randint(3, 380, (size,)).tolist() for size in verify.PROMPTS]
-    drawn = [generate(theirs, prompt, verify.DECODED) for prompt in prompts]
-    texts = [torch.tensor(prompt + text) for prompt, text in zip(prompts, drawn, strict=True)]
+    prompts = [prompt(size, size) for size in verify.PROMPTS]
+    drawn = [generate(theirs, ids, verify.DECODED) for ids in prompts]
+    texts = [torch.tensor(ids + text) for ids, text in zip(prompts, drawn, strict=True)]
     with torch.inference_mode():
         logits = verify.Trial(model).run(texts)
     found = [own.argmax(-1).tolist()[size - 1 : -1] for own, size in zip(logits, verify.PROMPTS, strict=True)]

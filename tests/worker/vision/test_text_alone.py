@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from actorserve.actors.model.info import resolve_model
 from tests.support.models.greedy import greedy
 from tests.support.models.weight_formats import FORMATS
+from tests.worker.cpu.test_runner import prompt
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 TEXT = {
@@ -63,10 +64,10 @@ def test_texts_of_llama_4_are_those_of_the_whole_model(llama4: tuple[Path, Any])
     config = config_for(folder, device="cpu", skip_tokenizer_init=True)
     info = resolve_model(config)
     assert info.vision is None and info.media == [] and info.vocab_size == 384
-    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 23, 40)]
+    prompts = [prompt(size, size) for size in (5, 23, 40)]
     answers = Driver(make_runner(config), preempt=0.05).run([Sequence(ids, 8) for ids in prompts])
-    for prompt, answer in zip(prompts, answers, strict=True):
-        assert len(answer) == 8 and answer == greedy(theirs, prompt, answer)
+    for ids, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == 8 and answer == greedy(theirs, ids, answer)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +91,10 @@ def test_texts_of_others(kind: str, text: str, vision: str, tmp_path: Path) -> N
     theirs.save_pretrained(tmp_path)
     options = config_for(tmp_path, device="cpu", skip_tokenizer_init=True)
     assert resolve_model(options).media == []
-    prompts = [torch.randint(3, 300, (size,)).tolist() for size in (5, 23)]
+    prompts = [[token % 300 for token in prompt(size, size)] for size in (5, 23)]
     answers = Driver(make_runner(options)).run([Sequence(ids, 6) for ids in prompts])
-    for prompt, answer in zip(prompts, answers, strict=True):
-        assert len(answer) == 6 and answer == greedy(theirs, prompt, answer)
+    for ids, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == 6 and answer == greedy(theirs, ids, answer)
 
 
 def test_texts_of_a_quantised_checkpoint(llama4: tuple[Path, Any], tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_texts_of_a_quantised_checkpoint(llama4: tuple[Path, Any], tmp_path: Pat
     quantised = {"quant_method": "fp8", "modules_to_not_convert": [*plain, "vision_model", "lm_head"]}
     (folder / "config.json").write_text(json.dumps(values | {"quantization_config": quantised}))
     config = config_for(folder, device="cpu", skip_tokenizer_init=True, quantization="none")
-    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 23)]
+    prompts = [prompt(size, size) for size in (5, 23)]
     answers = Driver(make_runner(config)).run([Sequence(ids, 6) for ids in prompts])
-    for prompt, answer in zip(prompts, answers, strict=True):
-        assert answer == greedy(theirs, prompt, answer)
+    for ids, answer in zip(prompts, answers, strict=True):
+        assert answer == greedy(theirs, ids, answer)
