@@ -137,9 +137,7 @@ class FolderTier:
     @property
     def takes(self) -> bool:
         """Can more be written now?"""
-        full = self.counts.bytes > self.limit * OVER
-        if full:
-            self._due.set()
+        full = self._sweep_if_full()
         return not full and self._pending < PENDING_BYTES and time.monotonic() >= self._again
 
     def write(self, kind: Kind, key: bytes, data: bytes) -> None:
@@ -184,6 +182,7 @@ class FolderTier:
                 if not place.exists():
                     self.counts.bytes += write_block(self.root, kind.fingerprint, key, data)
                     self.counts.written += 1
+                    self._sweep_if_full()  # perhaps nobody asks again whether it takes more
                 self._saved.add(kind, key)
         except OSError as error:
             self._failed(error)
@@ -207,6 +206,12 @@ class FolderTier:
         self._wake()
 
     # --- its size ------------------------------------------------------------------------------------------------
+
+    def _sweep_if_full(self) -> bool:
+        full = self.counts.bytes > self.limit * OVER
+        if full:
+            self._due.set()
+        return full
 
     def _tell_trouble(self, trouble: OSError | None) -> None:
         if trouble is not None and not self._troubled:

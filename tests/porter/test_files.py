@@ -185,6 +185,16 @@ def test_a_folder_reads_chains_and_forgets(tmp_path: Path) -> None:
     assert not reading.blocks and not measure(tmp_path)
 
 
+def test_what_is_too_much_goes_though_nobody_writes_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "SWEEP_S", 3600.0)
+    size = write_block(tmp_path, OTHER, KEY, DATA)
+    tier = FolderTier(tmp_path, 6 * size, lambda: None, LOG)
+    until(lambda: tier.counts.bytes == size)  # it has been swept
+    for number in range(9):
+        tier.write(Kind(PRINT, len(DATA)), bytes([number]) * 16, DATA)
+    until(lambda: tier.counts.evicted > 0)
+
+
 def test_a_folder_that_cannot_be_made_is_no_error() -> None:
     kind = Kind(PRINT, len(DATA))
     tier = FolderTier(Path("/proc/actorserve-kv"), 1 << 30, lambda: None, LOG)
