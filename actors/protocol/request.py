@@ -185,10 +185,7 @@ def default_of(name: str) -> Any:
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 DRY = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n")
-CPU_ONLY = (
-    *(name for name, parameter in sampling_parameters().items() if parameter.cpu_only),
-    "post_sampling_probs",
-)
+CPU_ONLY = tuple(name for name, parameter in sampling_parameters().items() if parameter.cpu_only)
 PROCESSED = tuple(  # those of them that stand in Sampling
     name
     for name, parameter in sampling_parameters().items()

@@ -1,7 +1,7 @@
 """Logprobs for the rows whose requests ask for them: computed from the model's own logits, written for detokenizers.
 
-They are those of the logits as the model gives them, before penalties, masks, temperature and filters; or, on a CPU, of
-what is drawn from behind all of these (post_sampling_probs).
+They are those of the logits as the model gives them, before penalties, masks, temperature and filters; or of what is
+drawn from behind all of these (post_sampling_probs).
 A step may come late for a request that has ended. Its slot may be another's by then, whose records another engine's
 worker writes, so that nothing is stored, nor given back, for a use of a slot that is not the present one.
 """
@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.cpu.penalties import log_sums, top_logprobs
+from actorserve.kernels.cpu.sampling import Parameters
 from actorserve.shm.layout import LOW32
 from actorserve.shm.table.logprobs import USUAL_MOST, Logprobs
 from actorserve.shm.table.table import slot_of
 
 from ..protocol.request import Sampling
+from ..protocol.sampling.fields import row_types
 from .transfer import to_device
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -63,7 +65,7 @@ class LogprobsWriter:
         self.most_likely = USUAL_MOST if area is None else area.most  # that any request may be told
         self._most = np.full(rows, -1, np.int64)
         self._rows_with_logprobs: set[int] = set()  # the rows of which tokens are told
-        self._as_drawn = np.zeros(rows, np.bool_)  # those of which what is drawn from is told
+        self._as_drawn: dict[int, Sampling] = {}  # those of which what is drawn from is told
         self._wanted = np.zeros(rows, np.bool_)  # whether they are, by whoever has an area
         self._prompts: dict[int, tuple[int, int, bool]] = {}  # row: most likely tokens, length, whether ids are listed
         self._listed: dict[int, Ints] = {}  # row: the token ids that its request lists
@@ -80,11 +82,12 @@ class LogprobsWriter:
         """A sequence takes a row."""
         self._most[row] = -1
         self._rows_with_logprobs.discard(row)
-        self._prompts.pop(row, None)
-        self._listed.pop(row, None)
+        for known in (self._prompts, self._listed, self._as_drawn):
+            known.pop(row, None)
         self._ref[row] = ref
         self._wanted[row] = sampling.logprobs >= 0
-        self._as_drawn[row] = sampling.post_sampling_probs
+        if sampling.post_sampling_probs:
+            self._as_drawn[row] = sampling
         if sampling.prompt_logprobs >= 0:
             self._prompts[row] = sampling.prompt_logprobs, prompt_tokens, sampling.lists_prompt
         if self._area is None:
@@ -142,9 +145,19 @@ class LogprobsWriter:
     def as_drawn(self, raw: tuple[Ints, Tensor], rows: Ints, weights: Callable[[Ints], Tensor]) -> None:
         """What some of these rows are told of is what they draw from: `weights` makes it, as logarithms, by indices."""
         asked, logits = raw
-        own = np.flatnonzero(self._as_drawn[rows[asked]])
+        own = self.drawn_among(rows[asked])
         if own.size:
             logits[torch.from_numpy(own)] = weights(asked[own])
+
+    def drawn_among(self, rows: Ints) -> Ints:
+        """Which of these rows are told of what they draw from, as indices."""
+        if not self._as_drawn:
+            return np.empty(0, np.int64)
+        return np.flatnonzero([row in self._as_drawn for row in rows.tolist()])
+
+    def drawing(self, rows: Ints, positions: Ints) -> Parameters:
+        """Of such rows, how they draw the tokens of these positions."""
+        return parameters_of([self._as_drawn[row] for row in rows.tolist()], positions)
 
     def write(self, raw: tuple[Ints, Tensor], rows: Ints, tokens: np.ndarray, positions: Ints) -> None:
         """The rows have drawn these tokens, which will stand at these positions."""
@@ -199,6 +212,13 @@ class LogprobsWriter:
         places = zip(slots.tolist(), positions.tolist(), counts.tolist(), values, strict=True)
         for slot, position, count, own in places:
             self._values[slot, position * count : (position + 1) * count] = own[:count]
+
+
+def parameters_of(samplings: list[Sampling], positions: Ints) -> Parameters:
+    """How rows draw the tokens of these positions."""
+    drawn, types = [sampling.row() for sampling in samplings], row_types()
+    values = {name: np.array([row[name] for row in drawn], types[name]) for name in Parameters._fields[:-1]}
+    return Parameters(**values, position=positions)
 
 
 def _repeated(words: np.ndarray, count: int) -> Listed:

@@ -39,6 +39,19 @@ def packed(words: np.ndarray) -> np.ndarray:
     return bits
 
 
+class Changes(NamedTuple):
+    """What rows ask for, apart from what is counted later."""
+
+    rows: Tensor  # int64: an index of each in these penalties and biases, -1: it asks for nothing
+    penalties: RowPenalties
+    bias: Bias
+    mask: Mask
+
+    def apply(self, logits: Tensor) -> None:
+        """Change the logits [n, words] float32 of these rows in place."""
+        adjust(logits, *self)
+
+
 class PlacedRow(NamedTuple):
     """A row that was taken, of which the device has not been told."""
 
@@ -207,6 +220,14 @@ class DeviceProcessors:
     def apply(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
         """Change the logits [n, words] float32 of these rows in place."""
         adjust(logits, rows, self._penalties, self._bias, Mask(self._bits, masks))
+
+    def changes(self, rows: Tensor, asking: Tensor, masks: Tensor) -> Changes:
+        """What these rows ask for now, before what they draw is counted; `asking`: -1 where one asks for nothing."""
+        index = torch.arange(len(rows), device=rows.device).masked_fill_(asking < 0, -1)
+        penalties = RowPenalties(*(values.index_select(0, rows) for values in self._penalties))
+        return Changes(
+            index, penalties, Bias(*(values.index_select(0, rows) for values in self._bias)), Mask(self._bits, masks)
+        )
 
     def count(self, rows: Tensor, tokens: Tensor, leaving: Tensor) -> None:
         """These rows have drawn these tokens, and look back no longer on those that leave."""

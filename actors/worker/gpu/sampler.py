@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from actorserve.kernels.triton.greedy import greedy_keys, words_of
+from actorserve.kernels.triton.sampler.log_weights import log_weights_
 from actorserve.kernels.triton.sampling import Workspace, sample
 from actorserve.kernels.triton.step_inputs import keep_tokens
 from actorserve.shm.table.logprobs import Logprobs
@@ -30,20 +31,26 @@ from ...grammar.matchers import Matchers
 from ...protocol.request import PENALTIES, Rendition, Sampling, default_of
 from ..logits.processors import LogitsProcessors
 from ..logits.windows import NONE, PenaltyWindow
-from ..logprobs import CHUNK, LogprobRecords, LogprobsWriter, pack_records
+from ..logprobs import CHUNK, LogprobRecords, LogprobsWriter, pack_records, parameters_of
 from ..transfer import to_device, to_host
 from .buffers import Sizes, StepBuffers, StepNumbers
 from .executor import GpuModel, Hidden
 from .graphs import Graphs, size_for
-from .processors import DeviceProcessors
+from .processors import Changes, DeviceProcessors
 from .rows import DeviceRows, Ints
 
 if TYPE_CHECKING:
+    from actorserve.kernels.cpu.sampling import Parameters
+
     from ...protocol.wire import Numbers
 
 OF_DEVICE = (*PENALTIES, "repeat_last_n", "logit_bias")
 NOT_OF_HOST = {name: default_of(name) for name in OF_DEVICE}
 NO_USES: Ints = np.empty(0, np.int64)
+ALL_FILTERS = parameters_of(
+    [Sampling(0, 1, 2, 0.9, 0.1, top_n_sigma=1, typical_p=0.9, xtc_probability=1, dynatemp_range=0.5)],
+    np.zeros(1, np.int64),
+)
 
 
 class RowWork(NamedTuple):
@@ -176,16 +183,18 @@ class Sampler:
             return
         size = size_for(self.plain.sizes, count) or count
         asking = self.processors.among(rows)
+        changes = None
         if asking.size:
             pending.failed_rows = self._fill_masks(pending, rows[asking])
             self._send_asking(pending, asking, size)
+            changes = self._changes_told(rows)
             self.changing.step(size)
         elif self.model.group is not None and self._is_greedy[rows].all():
             self.greedy.step(size)
         else:
             self.plain.step(size)
         self.fetch(pending)
-        self._tell(pending)
+        self._tell(pending, changes)
 
     def _send_asking(self, pending: PendingStep, asking: Ints, size: int) -> None:
         """What the device is told of the rows that ask, beside what it knows."""
@@ -208,15 +217,43 @@ class Sampler:
         """Start to copy what was drawn to the host."""
         pending.buffers.tokens.copy_(self._tokens, non_blocking=True)  # a view of some would take longer
 
-    def _tell(self, pending: PendingStep) -> None:
-        """Logprobs, of logits as the model made them."""
-        told = self.logprobs.among(pending.rows)
+    def _told_as_drawn(self, rows: Ints) -> Ints:
+        """Which of these rows are told of what they draw from, as indices."""
+        told = self.logprobs.among(rows)
+        drawn: Ints = told[self.logprobs.drawn_among(rows[told])]
+        return drawn
+
+    def _changes_told(self, rows: Ints) -> Changes | None:
+        """What those of them ask for, before it counts what they draw; None: there are none."""
+        drawn = self._told_as_drawn(rows)
+        if not drawn.size:
+            return None
+        at, own = to_device(drawn, self.device), to_device(rows[drawn], self.device)
+        return self.processors.changes(own, self._at.asking.index_select(0, at), self._at.masks.index_select(0, at))
+
+    def _tell(self, pending: PendingStep, changes: Changes | None) -> None:
+        """Logprobs, of logits as the model made them, or of what is drawn from."""
+        rows, positions = pending.rows, pending.positions
+        told = self.logprobs.among(rows)
         if not told.size:
             return
         at = to_device(told, self.device)
-        refs, most, listed = self.logprobs.places(pending.rows[told])
-        records = pack_records(self._logits.index_select(0, at).float(), self._tokens[at].long(), most, listed)
-        pending.told.append(LogprobRecords(refs, pending.positions[told], to_host(records), listed))
+        logits = self._logits.index_select(0, at).float()
+        drawn = self._told_as_drawn(rows)
+        if drawn.size:
+            weights = self._log_weights(drawn, self.logprobs.drawing(rows[drawn], positions[drawn]), changes)
+            logits.index_copy_(0, to_device(told.searchsorted(drawn), self.device), weights)
+        refs, most, listed = self.logprobs.places(rows[told])
+        records = pack_records(logits, self._tokens[at].long(), most, listed)
+        pending.told.append(LogprobRecords(refs, positions[told], to_host(records), listed))
+
+    def _log_weights(self, drawn: Ints, parameters: Parameters, changes: Changes | None) -> Tensor:
+        """What these rows, as indices, draw from, as logarithms."""
+        logits = self._logits.index_select(0, to_device(drawn, self.device)).float()
+        if changes is not None:
+            changes.apply(logits)
+        log_weights_(logits, parameters)
+        return logits
 
     def tell_prompts(self, pending: PendingStep, starts: Ints, hidden: Hidden, log: np.ndarray) -> None:
         """Logprobs of prompts' tokens behind those of a step, which begin at `starts` and were made to `hidden`."""
@@ -296,4 +333,9 @@ class Sampler:
         if self.model.group is not None:
             self._greedily(size)
         told = torch.zeros(max(size, CHUNK), dtype=torch.int64, device=self.device)
-        pack_records(self._logits_of(hidden.of(told)), told, self.logprobs.most_likely)
+        logits = self._logits_of(hidden.of(told))
+        rows = told[: len(self._is_greedy)]
+        drawn = logits[: len(rows)].clone()
+        self.processors.changes(rows, rows, rows - 1).apply(drawn)
+        log_weights_(drawn[:1], ALL_FILTERS)
+        pack_records(logits, told, self.logprobs.most_likely)

@@ -215,15 +215,21 @@ def made_head(name: str, checkpoints: Folders, folder: Path) -> tuple[Config, Ca
 
 
 def test_logprobs(folders: Folders, device: PretendedDevice) -> None:
-    """Of prompts, of what is drawn, and of words that are listed: steps are started without a wait."""
+    """Of prompts, of what is drawn and drawn from, and of words that are listed: steps are started without a wait."""
     runner = make_gpu_runner(config_for(folders("qwen3", **ONE_LAYER), block_size=16))
     area = Logprobs(Logprobs.create(ROWS, LENGTH), ROWS, LENGTH)
     runner.log = np.zeros((ROWS, LENGTH), np.int32)
     runner.sampler.logprobs = LogprobsWriter(area, ROWS)
     asked = Sampling(0, temperature=0.0, logprobs=2, prompt_logprobs=1, logprob_token_ids=[4, 7])
-    GpuDriver(hurried(runner, device), seed=2).run([Sequence(prompt(19, 1), 3, asked), Sequence(prompt(8, 2), 3)])
+    reshaped: dict[str, Any] = {"xtc_probability": 1.0, "xtc_threshold": 0.01, "dynatemp_range": 0.5}
+    drawn = {"top_k": 20, "top_p": 0.9, "top_n_sigma": 1.0, "typical_p": 0.9, "presence_penalty": 1.0, **reshaped}
+    as_drawn = Sampling(3, logprobs=2, post_sampling_probs=True, **drawn)
+    both = [Sequence(prompt(19, 1), 3, asked), Sequence(prompt(8, 2), 3, as_drawn)]
+    GpuDriver(hurried(runner, device), seed=2).run(both)
     told = [area.read(0, position, 1)[0] for position in range(1, 22)]
     assert all(logprob < 0 for _, logprob in told) and all(rank > 0 for rank, _ in told)
+    told = [area.read(1, position, 1)[0] for position in range(8, 11)]
+    assert all(-5 < logprob <= 0 for _, logprob in told) and all(rank > 0 for rank, _ in told)
 
 
 def test_steps_ahead(folders: Folders, device: PretendedDevice) -> None:

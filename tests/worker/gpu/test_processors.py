@@ -5,6 +5,7 @@ Where there is no GPU, all of it runs in Triton's interpreter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,14 @@ def told(area: Logprobs, samplings: list[Sampling], wanted: int) -> list[list[tu
     return found
 
 
+def shares(area: Logprobs, samplings: list[Sampling], wanted: int) -> list[dict[tuple[int, int], float]]:
+    """The same as probabilities, of the words that have one; a word may be told twice, as drawn and as likely."""
+    return [
+        {(place == 0, word): math.exp(logprob) for place, (word, logprob) in enumerate(one) if logprob > -20}
+        for one in told(area, samplings, wanted)
+    ]
+
+
 def test_rows_that_ask_draw_what_the_cpu_draws(checkpoints: Folders) -> None:
     """All that a request may ask for in one batch, masks by the host, too; rows come back after a preemption."""
     config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)
@@ -136,6 +145,44 @@ def test_masks_are_made_while_the_device_computes(checkpoints: Folders, monkeypa
         pending = [gpu.launch(step) for step in steps(gpu, sequences(SAMPLINGS[4:], 4), 4)]
         drawn = np.stack([gpu.finish(one) for one in pending])
     assert drawn.T.tolist() == wanted and done == ["forward", "settle"] * 4
+
+
+DRAWN = [
+    Sampling(31, temperature=1.4, top_k=12, repetition_penalty=1.6, presence_penalty=0.7, logprobs=20,
+             post_sampling_probs=True, logit_bias=[(9, 3.5), (11, -100.0)], min_tokens=2, suppress=[9, 10]),
+    Sampling(32, top_p=0.6, xtc_probability=0.5, xtc_threshold=0.05, logprobs=20, post_sampling_probs=True),
+    Sampling(0, temperature=0.0, repetition_penalty=1.7, logprobs=3),
+    Sampling(33, temperature=0.9, typical_p=0.7, top_k=40, dynatemp_range=0.5, frequency_penalty=2.0, repeat_last_n=3,
+             logprobs=5, post_sampling_probs=True, logprob_token_ids=[9, 4, 300]),
+    Sampling(34, logprobs=5, post_sampling_probs=True, min_p=0.2),
+    GREEDY,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("asking", [True, False])
+def test_rows_are_told_what_they_draw_from(checkpoints: Folders, asking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside others, behind what they ask for as it was when they drew: the drawn token counts from then on. Where none
+    asks for changed logits, what rows asked for that were there before does nothing; nobody waits."""
+    samplings = DRAWN if asking else [one for one in DRAWN if one.is_plain()]
+    config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)
+    cpu, gpu = make_runner(config, rows=ROWS), make_gpu_runner(config, capture=True)
+    GpuDriver(gpu, seed=6).run(sequences(DRAWN[::-1], 2))
+    areas = with_logprobs(cpu), with_logprobs(gpu)
+    wanted = Driver(cpu, seed=5).run(sequences(samplings, 5))
+    if asking:
+        assert GpuDriver(gpu, budget=48, preempt=0.05, seed=6).run(sequences(samplings, 5)) == wanted
+    else:
+        monkeypatch.setattr(gpu.sampler, "_settle", lambda: pytest.fail("waited for the host"))
+        with torch.inference_mode():
+            pending = [gpu.launch(step) for step in steps(gpu, sequences(samplings, 5), 5)]
+            assert np.stack([gpu.finish(one) for one in pending]).T.tolist() == wanted
+    ours, theirs = (shares(area, samplings, 5) for area in reversed(areas))
+    assert len(ours) == 5 * sum(one.logprobs >= 0 for one in samplings)
+    for own, their in zip(ours, theirs, strict=True):
+        assert own == pytest.approx(their, abs=1e-4)
+    for own in ours[:5] if asking else []:  # of the first row at most 12 words are left
+        best = [share for (drawn, _), share in own.items() if not drawn]
+        assert 1 <= len(best) <= 12 and sum(best) == pytest.approx(1, abs=1e-3)
 
 
 # fmt: off

@@ -213,6 +213,7 @@ def prompts(rows: int, length: int, adapters: int) -> Iterator[Sequence]:
         Sampling(6, logit_bias=[(3, 1.0)]),
         Sampling(7, allowed_token_ids=[4, 5, 6], min_tokens=2, suppress=[5]),
         Sampling(8, logprobs=3, prompt_logprobs=2),
+        Sampling(9, logprobs=3, post_sampling_probs=True, top_k=9, presence_penalty=0.5),
     ]
     for number in range(rows):
         size = int(random.integers(1, length // 4))
