@@ -5,7 +5,6 @@ beside it, or after it, does the same.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import signal
 import ssl
@@ -16,6 +15,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from ..accounts.sent_key import is_among, key_in
 from ..options.config import ConfigError
 from .errors import RouteError, error_response, reading_body
 from .fleet import Fleet
@@ -183,10 +183,7 @@ class Router:
     def _check_key(self, request: web.Request, keys: list[bytes]) -> None:
         if not keys:
             return
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        sent = token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
-        given = sent.encode(errors="replace")
-        if not any([hmac.compare_digest(given, key) for key in keys]):
+        if not is_among(key_in(request.headers).encode(errors="replace"), keys):
             raise RouteError(401, "Incorrect or missing API key.")
 
     # --- the router's own paths ----------------------------------------------------------------------------------

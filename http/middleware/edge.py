@@ -5,7 +5,6 @@ Knows settings and paths, and no handler.
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Collection, Sequence
 
@@ -14,6 +13,7 @@ from aiohttp.typedefs import Handler
 from yarl import URL
 
 from actorserve.actors.accounts.account import digest_of
+from actorserve.actors.accounts.sent_key import is_among, key_in
 from actorserve.actors.files.owner import Owner, read_key
 
 from ..errors import ApiError
@@ -71,7 +71,7 @@ class Middlewares:
         account = self._settings.accounts.find(key)
         if account is not None:
             request[ACCOUNT] = account
-        elif not _is_among(key, self._keys) and not (request.path == USAGE and _is_among(key, self._admin_keys)):
+        elif not is_among(key, self._keys) and not (request.path == USAGE and is_among(key, self._admin_keys)):
             raise _unknown()
         request[CLIENT] = client_of(key)
 
@@ -86,7 +86,7 @@ class Middlewares:
 
     def _is_client_secret(self, key: bytes) -> bool:
         """And no key that happens to begin so."""
-        own = _is_among(key, self._keys) or self._settings.accounts.find(key) is not None
+        own = is_among(key, self._keys) or self._settings.accounts.find(key) is not None
         return key.startswith(PREFIX) and not own
 
     def _check_client_secret(self, request: web.Request) -> None:
@@ -109,8 +109,8 @@ class Middlewares:
         if not self._admin_keys:
             raise ApiError(404, f"Not Found: {path}")
         key = sent_key(request)
-        if not _is_among(key, self._admin_keys):
-            if _is_among(key, self._keys) or self._settings.accounts.find(key) is not None:
+        if not is_among(key, self._admin_keys):
+            if is_among(key, self._keys) or self._settings.accounts.find(key) is not None:
                 raise ApiError(403, "This takes the key of --admin-api-key.", code="invalid_api_key")
             raise _unknown()
         if request.path in UNBUILT_PATHS:
@@ -171,10 +171,8 @@ def _is_open(request: web.Request) -> bool:
 
 
 def sent_key(request: web.Request) -> bytes:
-    """The API key that was sent: a bearer token, else X-Api-Key, whatever else stands in Authorization."""
-    scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    sent = token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
-    return (sent or _key_in_protocols(request)).encode(errors="replace")
+    """The API key that was sent."""
+    return (key_in(request.headers) or _key_in_protocols(request)).encode(errors="replace")
 
 
 def _key_in_protocols(request: web.Request) -> str:
@@ -187,15 +185,6 @@ def _key_in_protocols(request: web.Request) -> str:
 def allows_origin(allowed: Collection[str], origin: str) -> bool:
     """May pages of this site read answers, where these may?"""
     return ALL in allowed or origin in allowed or (LOCALHOST in allowed and LOCAL.fullmatch(origin) is not None)
-
-
-def is_known(key: bytes, keys: Sequence[str]) -> bool:
-    """Is it one of the server's keys?"""
-    return _is_among(key, [known.encode() for known in keys])
-
-
-def _is_among(given: bytes, keys: Sequence[bytes]) -> bool:
-    return any([hmac.compare_digest(given, key) for key in keys])  # a list: all are compared
 
 
 def _unknown() -> ApiError:

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import grpc
@@ -22,18 +22,15 @@ from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.fields.decoding import check_model
 from actorserve.http.generation.idempotency_keys import client_of
 from actorserve.http.generation.job import Engine, Job
-from actorserve.http.middleware.edge import is_known
 from actorserve.http.pooling.answers import numbers
 from actorserve.http.pooling.prepare import check_generates, check_task, embedding, inputs, pooling_of, work
 from actorserve.http.settings import Settings, printable
 
 from ...accounts.account import Account
+from ...accounts.sent_key import is_among, key_in
 from ...protocol.request import EMBED
 from .requests import Answers, aborted_ids, embedded, embedding_of, prepared
 from .schema import message_class
-
-if TYPE_CHECKING:
-    pass
 
 CODES = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -132,14 +129,11 @@ class InferenceService:
         """Whose key was sent, in the metadata; 401 if it is none of the server's."""
         if not self._settings.wants_keys:
             return "", None
-        sent = dict(context.invocation_metadata() or ())
-        scheme, _, token = str(sent.get("authorization", "")).partition(" ")
-        key = token.strip() if scheme.lower() == "bearer" else str(sent.get("x-api-key", ""))
-        encoded = key.encode(errors="replace")
-        account = self._settings.accounts.find(encoded)
-        if account is None and not is_known(encoded, self._settings.api_keys):
+        key = key_in(dict(context.invocation_metadata() or ())).encode(errors="replace")
+        account = self._settings.accounts.find(key)
+        if account is None and not is_among(key, map(str.encode, self._settings.api_keys)):
             raise ApiError(401, "Incorrect or missing API key: it is sent as metadata, authorization or x-api-key.")
-        return client_of(encoded), account
+        return client_of(key), account
 
     @asynccontextmanager
     async def _begun(self, request: Any, context: Any) -> AsyncIterator[tuple[Job, Answers]]:

@@ -9,13 +9,14 @@ from typing import Protocol
 from aiohttp import web
 
 import actorserve
+from actorserve.actors.accounts.sent_key import is_among
 
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode_query
 from ...generation.fields.unsupported import read
 from ...generation.job import Engine
 from ...middleware.context import ACCOUNT
-from ...middleware.edge import is_known, sent_key
+from ...middleware.edge import sent_key
 from ...paths.administration import AbortRequests, PauseOptions, ResetOptions
 from ...settings import Settings
 from ...transport.json_response import json_response
@@ -109,7 +110,7 @@ class Operations:
         return json_response({"object": "list", "data": [one.body() for one in found]})
 
     def _is_admin(self, request: web.Request) -> bool:
-        return self._admin_key is not None and is_known(sent_key(request), [self._admin_key])
+        return self._admin_key is not None and is_among(sent_key(request), [self._admin_key.encode()])
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Part by part: streams go on between them."""
