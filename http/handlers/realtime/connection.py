@@ -29,7 +29,7 @@ from ...realtime.session import Session
 from ...transport.resume import LeftSession, record_of
 from ...transport.websocket import WebSocketChannel, frame
 from ..generate import Generator
-from ..sockets import ENDING, account_of
+from ..sockets import ENDING, Teller, account_of, end_of
 from .client_events import ClientEvents
 from .generation import Generation, Generations
 
@@ -37,7 +37,7 @@ MESSAGE = "message"  # as it is called where it cannot be read
 FAR = 1 << 17  # bytes that a client has sent since something was written down
 
 
-class RealtimeConnection:
+class RealtimeConnection(Teller[Generation]):
     """Of one client."""
 
     def __init__(
@@ -50,7 +50,8 @@ class RealtimeConnection:
         sounds: SoundBudget,
     ) -> None:
         """`begun` is called with each answer that is begun; `sounds`: what those of all sessions may take."""
-        self._request, self._channel, self._begun = request, channel, begun
+        super().__init__(channel)
+        self._request, self._begun = request, begun
         self.settings, self.sounds = generator.settings, sounds
         self.session = session
         self.makes = Generations(request, generator)
@@ -60,10 +61,8 @@ class RealtimeConnection:
         self._came = 0  # ... and the message that is being heeded ends here
         self._kept = 0  # a successor begins to read there
         self._settled = 0  # so much had come when that was written down
-        self.now: Generation | None = None
         self.free = asyncio.Event()  # nothing is generated
         self.free.set()
-        self._draining: asyncio.Task[None] | None = None  # waits for a slow client
         self._closing: asyncio.Task[None] | None = None
         self._drains = False
         self._is_ready = False  # what was left of it goes on, or its client was greeted
@@ -228,29 +227,9 @@ class RealtimeConnection:
         self._events.await_turn(False)
         if begins:
             self.settle(first, begins=True)
-        now.job.listen(self)
-        now.job.done.add_done_callback(lambda _: self._tell())
+        self.listen(now)
 
-    def update(self, _: object) -> None:
-        """There is more of it."""
-        self._tell()
-
-    def _tell(self) -> None:
-        """Tell what has come, or wait until the client has taken what was told before."""
-        now = self.now
-        if now is None or self._draining is not None:
-            return
-        try:
-            self._tell_of(now)
-        except Exception:  # nobody else is there to catch what is raised behind the end of a job
-            if self.now is not now:
-                raise
-            self.finish(now, now.job.give_up())
-
-    def _tell_of(self, now: Generation) -> None:
-        if self._channel.is_full:
-            self._draining = asyncio.get_running_loop().create_task(self._tell_later())
-            return
+    def tell(self, now: Generation) -> None:
         for choice in now.told_in_order():
             texts = told(now.writer.take(choice), self.session.beta, self.session.plain)
             if texts:
@@ -258,15 +237,7 @@ class RealtimeConnection:
                     self._record.note(choice.index, choice.state)
                 self._channel.write(texts)
         if now.job.done.done():
-            problem = now.job.done.exception()
-            self.finish(now, problem if isinstance(problem, ApiError) else None)
-
-    async def _tell_later(self) -> None:
-        try:
-            await self._channel.drained()
-        finally:
-            self._draining = None
-        self._tell()
+            self.finish(now, end_of(now.job))
 
     def finish(self, now: Generation, error: ApiError | None = None, cancelled: str = "") -> None:
         """The end of it, which is told. `cancelled`: by what."""

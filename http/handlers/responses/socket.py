@@ -33,7 +33,7 @@ from ...openai.responses.socket import (
 from ...settings import Settings
 from ...transport.resume import LeftSession, record_of
 from ...transport.websocket import WebSocketChannel, frame
-from ..sockets import ENDING
+from ..sockets import ENDING, Teller, end_of
 from .turns import Find, Turn, TurnMaker
 
 MOST_WAITING = 16  # messages behind the one that is answered
@@ -50,7 +50,7 @@ class Waiting:
     end: int  # of it, in what the client has sent
 
 
-class ResponseSocket:
+class ResponseSocket(Teller[Turn]):
     """Of one client."""
 
     def __init__(
@@ -62,8 +62,9 @@ class ResponseSocket:
         begun: Callable[[], None],
     ) -> None:
         """`begun` is called with each response that is begun."""
+        super().__init__(channel)
         self.session = new_session(int(time.time()))
-        self._request, self._channel, self._settings, self._find = request, channel, settings, find
+        self._request, self._settings, self._find = request, settings, find
         self._begun = begun
         self._record = record = record_of(request)
         self._upgraded = record.upgraded if record is not None else None
@@ -71,10 +72,8 @@ class ResponseSocket:
         self._messages: deque[Waiting] = deque()
         self._came = asyncio.Event()
         self._wrong = 0
-        self._now: Turn | None = None
         self._free = asyncio.Event()  # nothing is generated, nor is a message being read
         self._free.set()
-        self._full: asyncio.Task[None] | None = None  # waits for a slow client
         self._drains = False
 
     # --- from the first message to the last --------------------------------------------------------------------------
@@ -91,10 +90,10 @@ class ResponseSocket:
             for task in done:
                 task.result()
         finally:
-            for task in (*tasks, *((self._full,) if self._full is not None else ())):
+            for task in (*tasks, *((self._draining,) if self._draining is not None else ())):
                 task.cancel()
-            if self._now is not None:
-                self._now.leave()
+            if self.now is not None:
+                self.now.leave()
 
     async def _read(self) -> None:
         """All that comes. Who says nothing for too long, while nothing is said to him, is told so, and closed."""
@@ -205,63 +204,36 @@ class ResponseSocket:
 
     def _under_way(self, turn: Turn, active: ActiveResponse, begins: bool = True) -> None:
         """It is being generated."""
-        self._now, self.session.active, active.refs = turn, active, turn.refs
+        self.now, self.session.active, active.refs = turn, active, turn.refs
         self._free.clear()
         if begins:
             self.session.answers += 1
             self._begun()
             self._settle(begins=True)
-        turn.job.listen(self)
-        turn.job.done.add_done_callback(lambda _: self._tell())
+        self.listen(turn)
 
-    def update(self, _: object) -> None:
-        """There is more of it."""
-        self._tell()
-
-    def _tell(self) -> None:
-        """Tell what has come, or wait until the client has taken what was told before."""
-        turn = self._now
-        if turn is None or self._full is not None:
-            return
-        try:
-            self._tell_of(turn)
-        except Exception:  # nobody else is there to catch what is raised behind the end of a job
-            if self._now is not turn:
-                raise
-            self._finish(turn, turn.job.give_up())
-
-    def _tell_of(self, turn: Turn) -> None:
-        if self._channel.is_full:
-            self._full = asyncio.get_running_loop().create_task(self._tell_later())
-        elif turn.job.done.done():
-            problem = turn.job.done.exception()
-            self._finish(turn, problem if isinstance(problem, ApiError) else None)
-        elif (choice := turn.job.choices[0]).finish_reason is None:  # else its end is written down first
-            texts = list(messages_of(turn.take(choice), turn.lane))
+    def tell(self, now: Turn) -> None:
+        if now.job.done.done():
+            self.finish(now, end_of(now.job))
+        elif (choice := now.job.choices[0]).finish_reason is None:  # else its end is written down first
+            texts = list(messages_of(now.take(choice), now.lane))
             if texts:
                 if self._record is not None:
-                    self._record.note(0, turn.form.state(choice))
+                    self._record.note(0, now.form.state(choice))
                 self._channel.write(texts)
 
-    async def _tell_later(self) -> None:
-        try:
-            await self._channel.drained()
-        finally:
-            self._full = None
-        self._tell()
-
-    def _finish(self, turn: Turn, error: ApiError | None) -> None:
+    def finish(self, now: Turn, error: ApiError | None) -> None:
         """The end of it, which is told. What fails before anything was told of it is an error of its message."""
-        if error is not None and not turn.is_told:
+        if error is not None and not now.is_told:
             self._wrong += 1
-            texts = [error_message(error, turn.lane)]
+            texts = [error_message(error, now.lane)]
         else:
             self._wrong = 0
-            events = turn.take(turn.job.choices[0]) if error is None else turn.form.failed(error)
-            texts = list(messages_of(events, turn.lane))
-        self._now, self.session.active = None, None
+            events = now.take(now.job.choices[0]) if error is None else now.form.failed(error)
+            texts = list(messages_of(events, now.lane))
+        self.now, self.session.active = None, None
         self._settle(texts, ends=True)
-        turn.leave()
+        now.leave()
         self._free.set()
 
     # --- its end -----------------------------------------------------------------------------------------------------
