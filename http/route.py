@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from .openapi import answers
-from .output.answer import EVENTS
+from .output.writer import EVENTS
 from .settings import Settings
 
 TAKES_BODY = (400, 408, 413, 415)

@@ -12,16 +12,17 @@ from actorserve.actors.protocol.messages import TokenLogprobs
 from ..errors import ApiError
 from ..generation.choice import Choice
 from ..generation.job import Job
-from ..output.answer import DONE, EVENTS, NDJSON, Answer, encode
+from ..output.answer import DONE, Answer, encode
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
+from ..output.writer import EVENTS, NDJSON, AnswerFormat
 from ..pooling.answers import bits, matrix, numbers
 
 Object = dict[str, Any]
 REASONS = {"stop": "COMPLETE", "length": "MAX_TOKENS", "tool_calls": "TOOL_CALL"}
 
 
-class CohereMessage:
-    """Implements output.formats.AnswerFormat. A stream has one block open at a time: a content, or a call."""
+class CohereMessage(AnswerFormat):
+    """A stream has one block open at a time: a content, or a call."""
 
     def __init__(self, answer: Answer, job: Job, as_lines: bool = False) -> None:
         """`as_lines`: events are lines of JSON, for LiteLLM, which reads nothing else."""
@@ -123,9 +124,6 @@ class CohereMessage:
             is_call, self._open = self._open == "call", ""
             index = (self._calls if is_call else self._contents) - 1
             yield self._event("tool-call-end" if is_call else "content-end", index=index)
-
-    def state(self, choice: Choice) -> int:
-        return choice.state
 
     def closing(self) -> bytes:
         return DONE if self.media_type == EVENTS else b""

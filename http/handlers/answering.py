@@ -45,9 +45,10 @@ from ..middleware.context import (
     log_prompts,
 )
 from ..openai.schemas import ChatRequest, GenerationFields
-from ..output.answer import EVENTS, Answer, AnswerOptions, LongWriter, ProgressWriter
+from ..output.answer import Answer, AnswerOptions
 from ..output.formats import MakeAnswerFormat
 from ..output.turns import Turns
+from ..output.writer import EVENTS, LongWriter, ProgressWriter
 from ..settings import Settings
 from ..transport.json_response import json_response
 from ..transport.resume import record_of

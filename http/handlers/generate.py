@@ -44,7 +44,8 @@ from ..openai.session_turns import TurnFormat
 from ..openai.sessions import Sessions, session_of
 from ..openai.token_ids import TokensFormat, completion_of
 from ..output.answer import Answer, AnswerOptions
-from ..output.formats import AnswerFormat, MakeAnswerFormat, MessagesFormat
+from ..output.formats import MakeAnswerFormat, MessagesFormat
+from ..output.writer import AnswerFormat
 from ..settings import Settings
 from ..transport.json_response import json_response
 from .answering import Answering, seeded

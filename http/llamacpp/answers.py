@@ -15,9 +15,10 @@ from ..generation.job import Job
 from ..generation.logprobs import LOWEST
 from ..generation.times import JobTimes, PromptProgress
 from ..openai.schemas import GenerationFields
-from ..output.answer import EVENTS, Answer, encode
+from ..output.answer import Answer, encode
 from ..output.events import Content
 from ..output.timings import all_read, progress_of, timings_of
+from ..output.writer import AnswerFormat
 from .errors import body_of
 from .schemas import LlamaCompletionRequest
 
@@ -32,10 +33,8 @@ SETTINGS = {  # by their names there: ours
 DRAWN_ANEW = (1 << 32) - 1  # a seed
 
 
-class LlamaCompletion:
-    """Implements output.formats.AnswerFormat."""
-
-    media_type = EVENTS
+class LlamaCompletion(AnswerFormat):
+    """Of any number of choices."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class LlamaCompletion:
         return self._progress_event(choice, all_read(choice, self._times(self._job)))
 
     def progress(self, progress: PromptProgress, ns: int) -> bytes:
-        """Implements output.answer.ProgressWriter."""
+        """Implements output.writer.ProgressWriter."""
         return self._progress_event(self._job.choices[progress.choice], progress_of(progress, ns))
 
     def _progress_event(self, choice: Choice, told: Object) -> bytes:
@@ -93,12 +92,6 @@ class LlamaCompletion:
     def _take(self, choice: Choice) -> ChoiceUpdate:
         news = choice.take()
         return ChoiceUpdate([], [], [], news.ended) if self._nothing else news
-
-    def state(self, choice: Choice) -> int:
-        return choice.state
-
-    def closing(self) -> bytes:
-        return b""
 
     def failed(self, error: ApiError) -> bytes:
         return _event(body_of(error))

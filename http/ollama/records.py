@@ -17,8 +17,9 @@ from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs
 from ..generation.times import JobTimes
-from ..output.answer import NDJSON, Answer, encode
+from ..output.answer import Answer, encode
 from ..output.events import Call, Content, ReasoningText, Turn, WholeCalls
+from ..output.writer import NDJSON, AnswerFormat
 from .errors import body_of
 
 Object = dict[str, Any]
@@ -27,8 +28,8 @@ REASONS = {"tool_calls": "stop"}
 NO_TIME = re.compile(r"0+(\.0+)?(ns|us|ms|s|m|h)?")  # a keep_alive
 
 
-class OllamaRecords:
-    """Implements output.formats.AnswerFormat. `chats`: of /api/chat, else of /api/generate.
+class OllamaRecords(AnswerFormat):
+    """Lines of JSON. `chats`: of /api/chat, else of /api/generate.
 
     Calls come whole: one that has begun waits for its end, which what comes behind it tells. Whoever goes on with the
     stream reads the same text, so that the same calls wait.
@@ -54,9 +55,6 @@ class OllamaRecords:
         )
 
     # --- streamed --------------------------------------------------------------------------------------------------
-
-    def first(self, choice: Choice) -> bytes:
-        return b""
 
     def update(self, choice: Choice) -> bytes:
         news = choice.take()
@@ -85,12 +83,6 @@ class OllamaRecords:
         if not records:
             records.append(self._head() | self._said(""))
         records[0] |= self._logprobs(news.logprobs)
-
-    def state(self, choice: Choice) -> int:
-        return choice.state
-
-    def closing(self) -> bytes:
-        return b""
 
     def failed(self, error: ApiError) -> bytes:
         return encode(body_of(error)) + b"\n"

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs
-from ..generation.times import PromptProgress
-from ..output.answer import EVENTS, Answer, Events, encode, last_state, usage
+from ..output.answer import Answer, TextFormat, encode, last_state, usage
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
 from .mistral import with_thinking_parts
 
-AFTER = b'},"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
 
+class ChatAnswer(TextFormat):
+    """Of one conversation or several."""
 
-class ChatAnswer:
-    """Implements output.answer.Writer, and makes the whole answer."""
-
-    media_type = EVENTS
+    before, after = b'{"index":%d,"delta":{"content":', b'},"logprobs":null,"finish_reason":null}'
 
     def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None = None) -> None:
-        self._answer = answer
-        self._job = job
-        self._events = Events(answer, job, progress)
+        super().__init__(answer, job, progress)
         together = answer.wants.continuous_usage or answer.wants.whole_calls
         self._separate = progress is None and not together  # else events are one for each step
         self._plain = not (answer.wants.logprobs or answer.wants.ids)
-        self._around = [self._events.around(_before(choice.index), AFTER) for choice in job.choices]
 
     # --- whole -----------------------------------------------------------------------------------------------------
 
@@ -102,10 +95,6 @@ class ChatAnswer:
             beside += b',"prompt_text":' + encode(told["prompt_text"])
         return self._events.event(choice, encode(body), first=True, beside=beside)
 
-    def progress(self, progress: PromptProgress, ns: int) -> bytes:
-        """Implements output.answer.ProgressWriter."""
-        return self._events.before_text(_before(progress.choice) + b'""' + AFTER, progress, ns)
-
     def update(self, choice: Choice) -> bytes:
         if self._plain and (text := choice.take_plain()) is not None:
             return self._text(choice, text) if text else b""
@@ -122,13 +111,6 @@ class ChatAnswer:
         if news.ended and not (inside and parts):
             parts.append(self._last(choice))
         return b"".join(parts)
-
-    def _text(self, choice: Choice, text: str) -> bytes:
-        """The event that is sent most."""
-        around = self._around[choice.index]
-        if around is not None:
-            return b"".join((around[0], encode(text), around[1]))
-        return self._events.event(choice, b"%s%s%s" % (_before(choice.index), encode(text), AFTER))
 
     def _deltas(self, choice: Choice, news: ChoiceUpdate, inside: bool) -> list[bytes]:
         """`inside`: the last one tells the choice's end, too."""
@@ -175,20 +157,6 @@ class ChatAnswer:
         elif reason == "tool_calls" and self._answer.wants.function:
             reason = "function_call"
         return {"finish_reason": reason, "stop_reason": choice.stop_reason}
-
-    def state(self, choice: Choice) -> int:
-        return choice.state
-
-    def closing(self) -> bytes:
-        return self._events.closing()
-
-    def failed(self, error: ApiError) -> bytes:
-        return self._events.failed(error)
-
-
-def _before(choice: int) -> bytes:
-    """What stands before the text in a choice."""
-    return b'{"index":%d,"delta":{"content":' % choice
 
 
 def _call(own_id: str, name: str, arguments: str) -> dict[str, Any]:

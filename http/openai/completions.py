@@ -6,31 +6,24 @@ from typing import Any
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
-from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import LogprobLists, joined
-from ..generation.times import PromptProgress
-from ..output.answer import EVENTS, Answer, Events, encode, last_state, usage
+from ..output.answer import Answer, TextFormat, encode, last_state, usage
 from ..output.events import Content, Piece
 
-AFTER = b',"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
 
+class CompletionAnswer(TextFormat):
+    """Of any number of prompts and choices."""
 
-class CompletionAnswer:
-    """Implements output.answer.Writer, and makes the whole answer."""
-
-    media_type = EVENTS
+    before, after = b'{"index":%d,"text":', b',"logprobs":null,"finish_reason":null}'
 
     def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None = None) -> None:
-        self._answer = answer
-        self._job = job
-        self._events = Events(answer, job, progress)
+        super().__init__(answer, job, progress)
         self._logprobs = [LogprobLists(answer.wants.as_ids) for _ in job.choices]
         wants = answer.wants
         self._plain = not (wants.logprobs or wants.ids or wants.nothing)
-        self._around = [self._events.around(_before(choice.index), AFTER) for choice in job.choices]
 
     # --- whole -----------------------------------------------------------------------------------------------------
 
@@ -129,10 +122,6 @@ class CompletionAnswer:
             body["prompt_token_ids"] = choice.prompt_ids
         return self._events.event(choice, encode(body | {"finish_reason": None}), first=True)
 
-    def progress(self, progress: PromptProgress, ns: int) -> bytes:
-        """Implements output.answer.ProgressWriter."""
-        return self._events.before_text(_before(progress.choice) + b'""' + AFTER, progress, ns)
-
     def update(self, choice: Choice) -> bytes:
         if self._plain and (text := choice.take_plain()) is not None:
             return self._text(choice, text) if text else b""
@@ -142,27 +131,6 @@ class CompletionAnswer:
         ends = self._ends(choice) | last_state(choice) if news.ended else {"finish_reason": None}
         whole = {"index": choice.index, "text": _text(news.pieces), **self._beside(choice, news, False), **ends}
         return self._events.event(choice, encode(whole), ended=news.ended)
-
-    def _text(self, choice: Choice, text: str) -> bytes:
-        """The event that is sent most."""
-        around = self._around[choice.index]
-        if around is not None:
-            return b"".join((around[0], encode(text), around[1]))
-        return self._events.event(choice, b"%s%s%s" % (_before(choice.index), encode(text), AFTER))
-
-    def state(self, choice: Choice) -> int:
-        return choice.state
-
-    def closing(self) -> bytes:
-        return self._events.closing()
-
-    def failed(self, error: ApiError) -> bytes:
-        return self._events.failed(error)
-
-
-def _before(choice: int) -> bytes:
-    """What stands before the text in a choice."""
-    return b'{"index":%d,"text":' % choice
 
 
 def _text(pieces: list[Piece]) -> str:

@@ -8,15 +8,16 @@ from typing import Any
 from ..errors import ApiError
 from ..generation.choice import Choice
 from ..generation.job import Job
-from ..output.formats import AnswerFormat
+from ..output.writer import AnswerFormat
 from .sessions import Continued, Sessions
 
 
-class TurnFormat:
-    """Implements output.formats.AnswerFormat: another's, whose turn is kept before the client has its end."""
+class TurnFormat(AnswerFormat):
+    """Another form's answer, whose turn is kept before the client has its end."""
 
     def __init__(self, form: AnswerFormat, job: Job, sessions: Sessions, turn: Continued, name: str) -> None:
         self._form, self._job, self._turn, self._name = form, job, turn, name
+        self.media_type = form.media_type
         self._sessions = sessions
         self._ids: list[int] = []
         self._stood: frozenset[str] | None = sessions.begun(turn, name)
@@ -33,10 +34,6 @@ class TurnFormat:
         if self._stood is not None:
             self._sessions.started(self._turn, self._name, self._stood)
             self._stood = None
-
-    @property
-    def media_type(self) -> str:
-        return self._form.media_type
 
     def whole(self) -> Any:
         self._add(self._job.choices[0])

@@ -9,13 +9,13 @@ import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
-from ..errors import ApiError, bad_request
+from ..errors import bad_request
 from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.fields.unsupported import INSIDE
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs
-from ..output.answer import EVENTS, Answer, Events, encode, usage
+from ..output.answer import Answer, EventFormat, encode, usage
 from .schemas import GenerateRequest, GenerationFields, TokensRequest
 
 OWN = ("stream", "stream_options", "model", "request_id", "cache_salt", "priority")  # beside the sampling parameters
@@ -43,16 +43,12 @@ def completion_of(body: GenerateRequest) -> TokensRequest:
     return msgspec.structs.replace(request, return_token_ids=True)
 
 
-class TokensFormat:
-    """Implements output.formats.AnswerFormat."""
-
-    media_type = EVENTS
+class TokensFormat(EventFormat):
+    """Tokens by their ids; no text stands beside them."""
 
     def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None, request_id: str) -> None:
-        self._answer = answer
-        self._job = job
+        super().__init__(answer, job, progress)
         self._request_id = request_id
-        self._events = Events(answer, job, progress)
 
     def whole(self) -> dict[str, Any]:
         job = self._job
@@ -74,24 +70,12 @@ class TokensFormat:
         ends = {"finish_reason": reason, "stop_reason": stop}
         return {"index": choice.index, "token_ids": news.ids, "logprobs": logprobs, **ends}
 
-    def first(self, choice: Choice) -> bytes:
-        return b""
-
     def update(self, choice: Choice) -> bytes:
         news = choice.take()
         if not (news.ids or news.logprobs or news.ended):
             return b""
         named = b',"request_id":' + encode(self._request_id)
         return self._events.event(choice, encode(self._choice(choice, news)), ended=news.ended, beside=named)
-
-    def state(self, choice: Choice) -> int:
-        return choice.state
-
-    def closing(self) -> bytes:
-        return self._events.closing()
-
-    def failed(self, error: ApiError) -> bytes:
-        return self._events.failed(error)
 
 
 def _with_numbers(tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import msgspec
 import actorserve
 
 from ..generation.idempotency import CLOSED, MAX_KEY, STATE
-from ..output.answer import NDJSON
+from ..output.writer import NDJSON
 from ..route import Route
 from ..routes import ROUTES
 from ..settings import Settings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -18,13 +18,13 @@ from ..generation.job import Job
 from ..generation.times import JobTimes, PromptProgress
 from ..settings import KVSharing
 from .timings import all_read, progress_of, timings_of
+from .writer import AnswerFormat
 
 encode = msgspec.json.Encoder().encode
 SECOND, MS = 1_000_000_000, 1_000_000  # ns
 PADDED = 32  # bytes
 DONE = b"data: [DONE]\n\n"  # behind a stream's last event
 ONLY_TIER = "default"  # OpenAI's name of the usual one
-EVENTS, NDJSON = "text/event-stream", "application/x-ndjson"  # how a stream is written
 
 
 @dataclass(frozen=True)
@@ -139,48 +139,6 @@ def padding(length: int) -> str:
     return secrets.token_hex(PADDED // 2)[: -length % PADDED or PADDED]
 
 
-class Writer(Protocol):
-    """Writes one stream's events. Each call's bytes bring the choice to its `state`, or end the stream."""
-
-    @property
-    def media_type(self) -> str:
-        """Of the stream."""
-
-    def first(self, choice: Choice) -> bytes:
-        """What stands before all text."""
-
-    def update(self, choice: Choice) -> bytes:
-        """What is new of the choice; it is taken from it. Nothing, if there is none."""
-
-    def state(self, choice: Choice) -> int:
-        """How far the client has the choice, once all that was written is given out."""
-
-    def closing(self) -> bytes:
-        """After the ends of all choices."""
-
-    def failed(self, error: ApiError) -> bytes:
-        """The end of a stream that cannot go on."""
-
-
-@runtime_checkable
-class ProgressWriter(Protocol):
-    """A writer that can say how far a prompt has come, before there is a text."""
-
-    def progress(self, progress: PromptProgress, ns: int) -> bytes:
-        """An event, so long behind the prompt's beginning."""
-
-
-@runtime_checkable
-class LongWriter(Protocol):
-    """A writer of what may be so long that it is written in turns, once all has come."""
-
-    async def write_long(self) -> None:
-        """Before the whole answer tells it."""
-
-    def ends(self) -> AsyncIterator[tuple[Choice, bytes]]:
-        """In a stream, before `closing`: an event of each choice, which then is in its `state`."""
-
-
 def last_state(choice: Choice) -> dict[str, Any]:
     """The hidden state of the last token that was computed, where it is wanted; empty where that is the prompt's."""
     if choice.hidden_states is None:
@@ -275,3 +233,39 @@ class Events:
         if not first:
             self.progress.reach(choice.index, choice.state, ended)
         return self.progress.event_id()
+
+
+class EventFormat(AnswerFormat):
+    """That of an answer whose stream is of these events."""
+
+    def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None = None) -> None:
+        self._answer, self._job = answer, job
+        self._events = Events(answer, job, progress)
+
+    def closing(self) -> bytes:
+        return self._events.closing()
+
+    def failed(self, error: ApiError) -> bytes:
+        return self._events.failed(error)
+
+
+class TextFormat(EventFormat):
+    """That of texts, most of whose events are a text between the same bytes."""
+
+    before: ClassVar[bytes]  # stands before the text of a choice, with its number
+    after: ClassVar[bytes]  # behind the text of one that goes on
+
+    def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None = None) -> None:
+        super().__init__(answer, job, progress)
+        self._around = [self._events.around(self.before % choice.index, self.after) for choice in job.choices]
+
+    def progress(self, progress: PromptProgress, ns: int) -> bytes:
+        """Implements writer.ProgressWriter."""
+        return self._events.before_text(self.before % progress.choice + b'""' + self.after, progress, ns)
+
+    def _text(self, choice: Choice, text: str) -> bytes:
+        """The event that is sent most."""
+        around = self._around[choice.index]
+        if around is not None:
+            return b"".join((around[0], encode(text), around[1]))
+        return self._events.event(choice, b"%s%s%s" % (self.before % choice.index, encode(text), self.after))

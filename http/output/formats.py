@@ -17,16 +17,10 @@ from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..openai.responses import answers as responses
 from ..openai.responses.events import ResponseEvents
-from .answer import EVENTS, Answer, Writer, counts, usage
+from .answer import Answer, counts, usage
+from .writer import AnswerFormat
 
 FIRST_EVENTS = 2  # of a response, before all output
-
-
-class AnswerFormat(Writer, Protocol):
-    """Writes a stream, or makes the whole answer."""
-
-    def whole(self) -> Any:
-        """The answer that is not streamed, as JSON has it."""
 
 
 class MakeAnswerFormat(Protocol):
@@ -40,10 +34,8 @@ def key_of_answer(answer: Answer) -> str:
     return f"{answer.seed:016x}{answer.created:08x}"
 
 
-class MessagesFormat:
+class MessagesFormat(AnswerFormat):
     """POST /v1/messages."""
-
-    media_type = EVENTS
 
     def __init__(self, answer: Answer, job: Job, omit_thinking: bool, most: int, edits: Edits | None) -> None:
         """`most`: tokens; where the model's length leaves fewer, the answer ends there, and says so."""
@@ -75,20 +67,12 @@ class MessagesFormat:
             return self._events.last(news.pieces, self._reason(choice), choice.stop_reason, usage(self._job))
         return self._events.pieces(news.pieces)
 
-    def state(self, choice: Choice) -> int:
-        return choice.state
-
-    def closing(self) -> bytes:
-        return b""
-
     def failed(self, error: ApiError) -> bytes:
         return self._events.error(error)
 
 
-class ResponsesFormat:
+class ResponsesFormat(AnswerFormat):
     """POST /v1/responses. Where a choice's state counts tokens, a response's counts events."""
-
-    media_type = EVENTS
 
     def __init__(
         self,
@@ -160,9 +144,6 @@ class ResponsesFormat:
 
     def state(self, choice: Choice) -> int:
         return make_state(choice.state & 0xFFFFFFFF, self._events.sequence)
-
-    def closing(self) -> bytes:
-        return b""
 
     def failed(self, error: ApiError) -> bytes:
         return self._events.error(error)

@@ -17,9 +17,10 @@ from ..generation.job import Job
 from ..generation.logprobs import ENTRIES, LOWEST
 from ..generation.times import JobTimes
 from ..openai.schemas import Object
-from ..output.answer import DONE, EVENTS, SECOND, Answer, encode
+from ..output.answer import DONE, SECOND, Answer, encode
 from ..output.events import Content, Piece
 from ..output.turns import Turns
+from ..output.writer import AnswerFormat
 from ..pooling.written import written
 from .requests import is_batch, sampling_of, start_of, wants_logprobs, wants_states
 from .schemas import SglangGenerateRequest
@@ -42,10 +43,8 @@ class ChoiceResult:
         self.logprobs += news.passed + news.logprobs
 
 
-class SglangAnswer:
-    """Implements output.formats.AnswerFormat."""
-
-    media_type = EVENTS
+class SglangAnswer(AnswerFormat):
+    """Of any number of prompts and choices."""
 
     def __init__(self, answer: Answer, job: Job, times: Callable[[Job], JobTimes], body: SglangGenerateRequest) -> None:
         given = sampling_of(body)
@@ -83,9 +82,6 @@ class SglangAnswer:
         return parts if self._many else parts[0]
 
     # --- streamed --------------------------------------------------------------------------------------------------
-
-    def first(self, choice: Choice) -> bytes:
-        return b""
 
     def update(self, choice: Choice) -> bytes:
         news = choice.take()

@@ -7,26 +7,21 @@ from typing import Any
 from ..errors import ApiError
 from ..generation.choice import Choice
 from ..generation.job import Job
-from ..output.answer import DONE, EVENTS, Answer, encode
+from ..output.answer import DONE, Answer, encode
 from ..output.answer import usage as tokens_used
 from ..output.events import Content
+from ..output.writer import Writer
 from .answers import as_mistrals, usage, whole
 from .schemas import SpeechRequest
 from .transcript import plain
 
 
-class TranscriptWriter:
+class TranscriptWriter(Writer):
     """Writes the windows' texts, one after the other: whoever calls it keeps their order."""
-
-    media_type = EVENTS
 
     def __init__(self, job: Job, seconds: float) -> None:
         self._job, self._seconds = job, seconds
         self._texts = ["" for _ in job.choices]  # of each window, without marks
-
-    def first(self, choice: Choice) -> bytes:
-        """Nothing stands before all text."""
-        return b""
 
     def update(self, choice: Choice) -> bytes:
         update = choice.take()
@@ -40,9 +35,6 @@ class TranscriptWriter:
 
     def _delta(self, text: str) -> bytes:
         return _event({"type": "transcript.text.delta", "delta": text})
-
-    def state(self, choice: Choice) -> int:
-        return choice.state
 
     def closing(self) -> bytes:
         return self._done("".join(self._texts).strip())

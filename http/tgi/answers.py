@@ -13,17 +13,16 @@ from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.job import Job
 from ..generation.logprobs import LOWEST
 from ..openai.schemas import Object
-from ..output.answer import EVENTS, encode
+from ..output.answer import encode
 from ..output.events import Content
+from ..output.writer import AnswerFormat
 from .errors import body_of
 from .requests import parameters_of
 from .schemas import TgiRequest
 
 
-class TgiAnswer:
-    """Implements output.formats.AnswerFormat."""
-
-    media_type = EVENTS
+class TgiAnswer(AnswerFormat):
+    """Of one choice."""
 
     def __init__(self, job: Job, body: TgiRequest, ends: Collection[int], listed: bool = False) -> None:
         """`ends`: ids of tokens that end a text and are none. `listed`: the whole answer stands in a list."""
@@ -46,9 +45,6 @@ class TgiAnswer:
 
     # --- streamed --------------------------------------------------------------------------------------------------
 
-    def first(self, choice: Choice) -> bytes:
-        return b""
-
     def update(self, choice: Choice) -> bytes:
         news = choice.take()
         self._add(news)
@@ -66,12 +62,6 @@ class TgiAnswer:
             if self._wants.details:
                 events[-1]["details"] = self._details(choice) | {"input_length": choice.prompt_tokens}
         return b"".join(map(_event, events))
-
-    def state(self, choice: Choice) -> int:
-        return choice.state
-
-    def closing(self) -> bytes:
-        return b""
 
     def failed(self, error: ApiError) -> bytes:
         return _event(body_of(error))

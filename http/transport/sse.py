@@ -19,7 +19,7 @@ from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.trail import ALIVE, BEGUN, CLOSED, ORIGIN, Origin, reached
 from ..middleware.context import CLOSES
-from ..output.answer import EVENTS, LongWriter, Writer
+from ..output.writer import EVENTS, LongWriter, Writer
 from .resume import record_of
 
 STALL_S = 30.0

@@ -12,16 +12,17 @@ from actorserve.actors.protocol.topics.arguments import ObjectText
 from ...errors import ApiError
 from ...generation.choice import Choice
 from ...generation.job import Job
-from ...output.answer import EVENTS, NDJSON, Answer, encode
+from ...output.answer import Answer, encode
 from ...output.events import Arguments, CallStart, Content, Piece, Turn
+from ...output.writer import EVENTS, NDJSON, AnswerFormat
 from ..answers import REASONS, answer_id, counted
 from .schemas import CoherePast
 
 Object = dict[str, Any]
 
 
-class CohereAnswerV1:
-    """Implements output.formats.AnswerFormat. Thinking has no place in it."""
+class CohereAnswerV1(AnswerFormat):
+    """Thinking has no place in it."""
 
     def __init__(self, answer: Answer, job: Job, history: Sequence[CoherePast], as_events: bool) -> None:
         """`as_events`: the stream is one of server-sent events, not of lines."""
@@ -93,12 +94,6 @@ class CohereAnswerV1:
                     yield self._event("tool-calls-chunk", tool_call_delta={"index": index, "name": name})
                 case Arguments(index=index, text=text):
                     yield self._event("tool-calls-chunk", tool_call_delta={"index": index, "parameters": text})
-
-    def state(self, choice: Choice) -> int:
-        return choice.state
-
-    def closing(self) -> bytes:
-        return b""
 
     def failed(self, error: ApiError) -> bytes:
         (choice,) = self._job.choices

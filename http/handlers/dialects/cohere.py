@@ -20,8 +20,9 @@ from ...generation.job import Job
 from ...generation.prepare import ask_chat
 from ...middleware.context import CLIENT, name_request
 from ...openai.schemas import ChatRequest
-from ...output.answer import EVENTS, Answer
+from ...output.answer import Answer
 from ...output.formats import MakeAnswerFormat
+from ...output.writer import EVENTS
 from ...pooling.prepare import check_generates, pooling_of
 from ...transport.json_response import json_response
 from ..answering import seeded

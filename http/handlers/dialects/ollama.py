@@ -30,7 +30,8 @@ from ...ollama.schemas import (
     OllamaPullRequest,
 )
 from ...openai.schemas import GenerationFields
-from ...output.answer import NDJSON, Answer, encode
+from ...output.answer import Answer, encode
+from ...output.writer import NDJSON
 from ...pooling.answers import as_json, numbers
 from ...pooling.prepare import check_generates, pooling_of
 from ...pooling.schemas import EmbeddingRequest

@@ -30,7 +30,8 @@ from ...openai.responses.store import ResponseStore, RunningAnswer, RunningRespo
 from ...openai.responses.stored import History, StoredResponse, not_found, page_of
 from ...openai.schemas import ChatRequest
 from ...output import answer as answers
-from ...output.formats import AnswerFormat, ResponsesFormat
+from ...output.formats import ResponsesFormat
+from ...output.writer import AnswerFormat
 from ...transport.json_response import json_response
 from ...transport.resume import record_of
 from ...transport.sse import EventStream

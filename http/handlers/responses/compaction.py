@@ -19,7 +19,8 @@ from ...openai.responses.requests import input_items, renamed
 from ...openai.responses.schemas import ResponsesRequest
 from ...openai.responses.store import response_id
 from ...output.answer import Answer
-from ...output.formats import AnswerFormat, ResponsesFormat
+from ...output.formats import ResponsesFormat
+from ...output.writer import AnswerFormat
 from .api import ResponsesApi
 
 

@@ -34,7 +34,8 @@ from ...openai.responses.socket import (
 )
 from ...openai.responses.store import response_id
 from ...openai.responses.stored import History
-from ...output.formats import AnswerFormat, ResponsesFormat
+from ...output.formats import ResponsesFormat
+from ...output.writer import AnswerFormat
 from ...pooling.prepare import check_generates
 from ..answering import NO_SLOT, pin
 from ..sockets import account_of

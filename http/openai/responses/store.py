@@ -19,7 +19,8 @@ from ...errors import ApiError, overloaded
 from ...generation.idempotency_keys import Background, Key
 from ...generation.job import Engine, Job
 from ...generation.prepare import PreparedRequest
-from ...output.formats import AnswerFormat, ResponsesFormat
+from ...output.formats import ResponsesFormat
+from ...output.writer import AnswerFormat
 from ...settings import printable
 from .answers import ResponseAnswer
 from .conversations import ConversationStore

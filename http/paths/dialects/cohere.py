@@ -9,7 +9,7 @@ from ...cohere.v1.schemas import CohereChatV1Request
 from ...openapi import cohere as answers
 from ...openapi import pooling
 from ...openapi.answers import Rendered
-from ...output.answer import NDJSON
+from ...output.writer import NDJSON
 from ...pooling.schemas import RerankRequest
 from ...route import ASKS, CHAT, TAKES_BODY, Route
 from ..completions import COMPLETIONS

@@ -11,7 +11,7 @@ from ...ollama.schemas import (
     OllamaPullRequest,
 )
 from ...openapi import ollama as answers
-from ...output.answer import NDJSON
+from ...output.writer import NDJSON
 from ...route import ASKS, CHAT, MODEL, TAKES_BODY, Operation, Route
 
 

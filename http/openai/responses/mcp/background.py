@@ -7,7 +7,7 @@ import asyncio
 from ....errors import ApiError
 from ....generation.idempotency_keys import Key
 from ....generation.job import Engine, Job
-from ....output.formats import AnswerFormat
+from ....output.writer import AnswerFormat
 from ..schemas import Object
 from ..store import AtEnd
 from .run import ToolRun

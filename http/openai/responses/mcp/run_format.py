@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from ....errors import ApiError
 from ....generation.choice import Choice, make_state
-from ....output.answer import EVENTS
+from ....output.writer import AnswerFormat
 from ..schemas import Object
 from .run import ToolRun
 
 
-class ToolRunFormat:
+class ToolRunFormat(AnswerFormat):
     """Writes its stream: a choice's state counts events where others count tokens."""
-
-    media_type = EVENTS
 
     def __init__(self, run: ToolRun, given: int) -> None:
         """`given`: events that the client has."""
@@ -21,9 +19,6 @@ class ToolRunFormat:
     def whole(self) -> Object:
         return self._run.ended
 
-    def first(self, choice: Choice) -> bytes:
-        return b""
-
     def update(self, choice: Choice) -> bytes:
         events = self._run.events[self._given :]
         self._given = max(self._given, len(self._run.events))
@@ -31,9 +26,6 @@ class ToolRunFormat:
 
     def state(self, choice: Choice) -> int:
         return make_state(0, self._given)
-
-    def closing(self) -> bytes:
-        return b""
 
     def failed(self, error: ApiError) -> bytes:
         return self._run.failed(error)
