@@ -159,7 +159,7 @@ def _kept(recorder: Recorder, layer: int, window: int | None) -> LayerAttention 
     heads, key_dim, value_dim = shape
     keys, values = recorder.given[layer]
     kept = LayerAttention(heads=heads, kv_heads=heads, key_dim=key_dim, value_dim=value_dim, scale=1.0, window=window)
-    return msgspec.structs.replace(kept, values_in_keys=keys is values)
+    return msgspec.structs.replace(kept, values_in_keys=keys is values or not value_dim)  # or there are keys alone
 
 
 def _kept_alone(width: int) -> LayerAttention:

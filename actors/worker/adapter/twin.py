@@ -81,6 +81,7 @@ LISTS_OF_HEADS = ("num_attention_heads", "num_attention_heads_per_layer", "num_k
 BY_LAYER = ("per_layer_config",)
 LAYER_INDICES = "attn_layer_indices mlp_only_layers full_attn_idxs cross_attention_layers hybrid_layer_ids".split()
 FROM_ONE = ("ple_layer_ids",)  # the same, counted from 1
+SOURCES = "kv_source_layers"  # for each layer the one whose keys it reads, which may be itself
 PATTERNS = ("block_types", "attn_layers")
 PERIODS = {
     "attn_layer_period": 2,
@@ -186,13 +187,16 @@ def _cut_layers(fields: Fields) -> None:
     else:
         kinds: dict[str, list[int]] = {}
         for layer in range(count):
-            kind = [fields[name][layer] for name in by_layer]
+            kind = [fields[name][layer] == layer if name == SOURCES else fields[name][layer] for name in by_layer]
             kind += [layer + first in fields[name] for name, first in indices.items()]
             kinds.setdefault(repr([kind, overrides.get(layer, overrides.get(str(layer)))]), []).append(layer)
         kept = _kept(fields, kinds, count)
+    if SOURCES in by_layer:
+        kept = sorted({*kept, *(fields[SOURCES][layer] for layer in kept)})
     place = {layer: index for index, layer in enumerate(kept)}
     for name in by_layer:
-        fields[name] = type(fields[name])(fields[name][layer] for layer in kept)
+        own = (fields[name][layer] for layer in kept)
+        fields[name] = type(fields[name])(place[one] for one in own) if name == SOURCES else type(fields[name])(own)
     for name, first in indices.items():
         fields[name] = [place[layer - first] + first for layer in fields[name] if layer - first in place]
     for name in BY_LAYER:

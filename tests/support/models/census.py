@@ -170,7 +170,13 @@ def expected(folder: Path, answer: int = ANSWER) -> list[list[int]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return generated(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), answer)
+
+
+def generated(model: Any, answer: int = ANSWER) -> list[list[int]]:
+    """The same of a model that is there."""
+    import torch
+
     answers = []
     with torch.inference_mode():
         for ids in prompts():
