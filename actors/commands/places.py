@@ -26,7 +26,7 @@ from .links import folder_for_elsewhere, what_it_needs
 READ = (  # one path each, or several, where there is such a file or folder: it may be another thing's name
     *("model", "tokenizer", "chat_template", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
     *("node_secret_file", "engine_secret_file", "engine_certfile", "engine_ca_certs"),
-    *("allowed_local_media_path", "lora_folder", "weights_folder"),
+    *("allowed_local_media_path", "lora_folder", "weights_folder", "models_dir", "models_preset"),
 )
 ALONE = "allowed_local_media_path"  # of these: links that lead out of it are not followed
 PATTERN = "*.gguf"  # in the place of a file's name: the one model of a folder

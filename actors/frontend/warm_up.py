@@ -20,6 +20,7 @@ from ..protocol.request import Generation, Pooling, Sampling
 from ..protocol.topics.prompts import SoundPrompt, TokenPrompt
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
+from .administration.sleep import SleepWatch
 from .engine import FrontendEngine
 
 AGAIN_S = 1.0  # before another try, when an actor has died on the way, or has answered with an error
@@ -34,8 +35,11 @@ def is_wanted(context: Context) -> bool:
 
 
 async def warm_up(context: Context, engine: FrontendEngine) -> None:
-    """Ask each model until there is an answer, then say so and wake the supervisor."""
+    """Ask each model that is loaded until there is an answer, then say so and wake the supervisor."""
+    watch = SleepWatch(context)
     for served in context.system.models:
+        if watch.is_unloaded(served.index):
+            continue
         spec = served.info.pooling
         pooling = None if spec is None else Pooling(spec.tasks[0], whole=not spec.chunked)
         sampling = Sampling(seed=0, temperature=0.0, pooling=pooling)

@@ -25,6 +25,7 @@ OWN = (  # of one model: others do not take them over
     *("reasoning_config", "exclude_tools_when_tool_choice_none", "trust_request_mm_kwargs"),
     *("structured_outputs_config", "enable_prompt_embeds", "enable_return_hidden_states"),
     "io_processor_plugin",
+    "load_on_startup",
     *("dtype", "quantization", "model_impl", "runner", "convert", "pooler_config", "deterministic"),
     *("config_format", "load_format", "seed", "generation_config", "override_generation_config", "max_model_len"),
     "kv_cache_memory_bytes",
@@ -86,13 +87,25 @@ def read_also(text: str) -> tuple[str, dict[str, object]]:
 def _with(config: Config, model: str, values: dict[str, object]) -> Config:
     fields = option_fields()
     own = {name: default(fields[name]) for name in (*OWN, *OF_FIRST)}
-    own["kv_cache_memory_fraction"] = default(fields["kv_cache_memory_fraction"]) / (1 + len(config.also))
+    own["kv_cache_memory_fraction"] = default(fields["kv_cache_memory_fraction"]) / _at_once(config)
     drafts = values.get("speculative_config")
     if drafts is not None:
         from .objects.speculative import canonical_drafts
 
         values = {**values, "speculative_config": canonical_drafts(drafts)}
     return msgspec.structs.replace(config, **{**own, **values, "model": model, "also": []})
+
+
+def loaded_at_start(config: Config) -> list[int]:
+    """The numbers of the models that are."""
+    wanted = [number for number, own in enumerate(model_configs(config)) if own.load_on_startup]
+    return wanted[: config.models_max or None]
+
+
+def _at_once(config: Config) -> int:
+    """How many models are loaded at once."""
+    models = 1 + len(config.also)
+    return min(config.models_max or models, models)
 
 
 def check_also(config: Config) -> None:
@@ -114,8 +127,9 @@ def check_also(config: Config) -> None:
         except ConfigError as error:
             raise ConfigError(f"{OPTION} {own.model}: {error}") from None
     shares = [one.kv_cache_memory_fraction for one in configs if one.kv_cache_memory_bytes is None]
-    if sum(shares) >= 1:
-        together = " + ".join(f"{share:g}" for share in shares)
+    largest = sorted(shares, reverse=True)[: _at_once(config)]
+    if sum(largest) >= 1:
+        together = " + ".join(f"{share:g}" for share in largest)
         raise ConfigError(f"--kv-cache-memory-fraction: {together} of all models is more memory than there is")
 
 

@@ -23,8 +23,7 @@ def check_config(config: Config) -> None:
     """ConfigError names the option. What is not used is not imported."""
     for name in OTHER_OBJECTS:
         config.json_object(name)
-    if config.sleep_idle_seconds:
-        _check_idle(config)
+    _check_idle(config)
     _check_engines(config)
     if config.remote_engines or config.steward or config.engine_secret_file or config.engine_certfile:
         from .objects.remote import check_remote
@@ -151,13 +150,26 @@ def _check_worker_cls(config: Config) -> None:
 
 def _check_idle(config: Config) -> None:
     """An engine wakes for what its own frontends ask: whoever waits elsewhere until it is awake asks nothing of it."""
+    sleeps = [
+        option
+        for option, given in (
+            ("--sleep-idle-seconds", config.sleep_idle_seconds),
+            ("--models-max", config.models_max),
+            ("--no-load-on-startup", not config.load_on_startup),
+        )
+        if given
+    ]
     for option, given in (
         ("--steward", config.steward is not None),
         ("--nnodes above 1", config.nnodes > 1),
         ("--prefill-engines", config.prefill_engines > 0),
     ):
-        if given:
-            raise ConfigError(f"--sleep-idle-seconds: not with {option}")
+        if given and sleeps:
+            raise ConfigError(f"{sleeps[0]}: not with {option}")
+    if config.remote_engines and sleeps and sleeps[0] != "--sleep-idle-seconds":
+        raise ConfigError(f"{sleeps[0]}: not with --engines, which load models where they are")
+    if config.sleep_idle_seconds and not config.models_autoload:
+        raise ConfigError("--no-models-autoload: not with --sleep-idle-seconds, which needs that requests wake a model")
 
 
 def _check_engines(config: Config) -> None:

@@ -22,7 +22,8 @@ from .fields import LEFT_OUT, OBJECTS, default, description, flag, integer, is_l
 from .names.given import merged
 from .other_servers import KEY_VARIABLES
 from .parser import Parser
-from .sources import CONFIG_VARIABLE, read_environment, read_yaml
+from .serving.models import with_models
+from .sources import CONFIG_VARIABLE, read_environment, read_yaml, warn
 
 __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
@@ -107,7 +108,7 @@ def read_config(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
         values["api_key"] = [key]
     if POSITIONAL not in values:
         _check_lists(given)
-    return make_config(values)
+    return make_config(with_models(values, warn))
 
 
 def _check_lists(given: Mapping[str, object]) -> None:

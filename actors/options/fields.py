@@ -46,6 +46,7 @@ OBJECTS = (  # of JSON: what is given in parts is one
 PATHS = (  # options that name a file or a folder, or several: there ~ is the home, as no shell has it behind a =
     *("uds", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "record", "tool_server"),
     *("allowed_local_media_path", "lora_folder", "profile_dir", "dump_dir", "weights_folder", "files_dir"),
+    *("models_dir", "models_preset"),
     *("tool_parser_plugin", "reasoning_parser_plugin", "io_processor_plugin", "worker_cls", "worker_extension_cls"),
     "logits_processors",
 )

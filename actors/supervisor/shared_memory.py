@@ -18,6 +18,7 @@ from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 from actorserve.shm.kernels import KernelsFile
 from actorserve.shm.kv_map.notes import BlockNotes
+from actorserve.shm.kv_map.sleep import UNTIL_ASKED, Part, SleepWord
 from actorserve.shm.kv_tier.layout import create_tier
 from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.media.inbox import MediaInbox
@@ -32,6 +33,7 @@ from actorserve.shm.table.vectors import Vectors
 from actorserve.shm.weights import WeightsRecord
 
 from ..files.owner import SECRET_BYTES
+from ..options.also import loaded_at_start
 from ..protocol.actor_spec import ActorSpec
 from ..protocol.file_sizes import SECRET
 from ..protocol.kinds import SUPERVISOR, kind_of
@@ -48,6 +50,7 @@ from .key_file import PublishedKeys
 
 log = logging.getLogger("memory")
 
+ASLEEP = UNTIL_ASKED._replace(asleep=Part.ALL)
 NEEDS_LESS = "a smaller --max-num-queued-reqs, --max-num-seqs or --max-model-len needs less"  # where there is no room
 KEPT = (
     "this kernel has no MADV_REMOVE (gVisor has none): memory that long requests, logprobs, vectors and pictures have "
@@ -65,6 +68,8 @@ class Memory:
         self.segment = Segment.create(system.size, "lanes and request table")
         self.board = Board(self.segment, system.board_offset, system.board_blocks)
         self._phases = PhaseWriter(self.segment, system.phase_offsets[SUPERVISOR], began)
+        self.loaded = loaded_at_start(system.config)  # the numbers of models
+        self._let_sleep()
         RequestTable.create(self.segment, system.table_offset, *system.table_sizes)
         self.files = {
             "journal": RequestJournal.create(*system.files.journal),
@@ -109,6 +114,11 @@ class Memory:
             self.raise_incarnation(actor)
         if not can_give_back():
             log.warning("%s", KEPT)
+
+    def _let_sleep(self) -> None:
+        """Models that are loaded once they are asked."""
+        for engine in (engine for one in self.system.models if one.index not in self.loaded for engine in one.engines):
+            SleepWord(self.segment.map, self.system.kv_map_offsets[engine]).state = ASLEEP
 
     def describe(self, url: str, port: int) -> None:
         """Let observers find all this through /proc."""
@@ -189,8 +199,12 @@ class Memory:
 
     def facts(self) -> str:
         """What is served, for a line of the log."""
-        said = [f"model {one.name}, {self.kv_tokens(one.index)} tokens of KV memory" for one in self.system.models]
-        return "; ".join(said)
+        return "; ".join(
+            f"model {one.name}, {self.kv_tokens(one.index)} tokens of KV memory"
+            if one.index in self.loaded
+            else f"model {one.name}, which is loaded once it is asked for"
+            for one in self.system.models
+        )
 
     def kv_tokens(self, model: int) -> int:
         """How many tokens a model's KV memory holds in all engines; of workers that share it each has a part of all."""

@@ -3,6 +3,7 @@
 Layout, from the region's offset; who writes what, and when, stands in map.py.
     header    worker | blocks | takeovers | pause | sleep, since when (sleep.py)
               | profile, until when (profile.py)
+              a line further: used, wanted, held (residency.py)
     a slot    held, computed, announced, stale: four arrays of words
               table: int32[blocks of a sequence]
     a block   hash: 16 bytes, then of all blocks cached: a byte
@@ -18,8 +19,9 @@ from typing import NamedTuple
 from ..layout import CACHE_LINE, HASH_BYTES, WORD_BYTES, whole
 
 WORKER, BLOCKS, TAKEOVERS, PAUSE, SLEEP, SLEPT_AT, PROFILE, PROFILE_END = range(8)  # header words
-HEADER_WORDS = 8
-HEADER_BYTES = CACHE_LINE
+USED_AT, WANTED_AT, HELD = range(8, 11)
+HEADER_WORDS = 16
+HEADER_BYTES = 2 * CACHE_LINE
 SLOT_WORDS = 4
 BLOCK_BYTES = 4  # of a block's number in a table
 ENTRIES = 4  # of a group of the index

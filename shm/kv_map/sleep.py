@@ -65,6 +65,9 @@ class SleepState(NamedTuple):
         return cls(word & LEVELS, parts, *flags, word >> SECONDS_AT, bool(word & IDLE))
 
 
+UNTIL_ASKED = SleepState(1, idle=True, wait_s=MOST_SECONDS - 1)  # it waits for nobody: who comes wakes it
+
+
 class SleepWord:
     """Both words of the map at `offset` of the memory."""
 

@@ -27,7 +27,17 @@ from tests.frontend.others import MODEL
 
 READERS = {  # of shm: they have no layout of their own, but for what those of LAYOUTS say
     "accounts.ledger",
-    *("end_lock", "fence", "pages", "segment", "rings.lane_view", "kv_map.index", "kv_map.map", "kv_map.profile"),
+    *(
+        "end_lock",
+        "fence",
+        "pages",
+        "segment",
+        "rings.lane_view",
+        "kv_map.index",
+        "kv_map.map",
+        "kv_map.profile",
+        "kv_map.residency",
+    ),
     *("kv_map.reader", "kv_map.view", "table.arrays", "table.table", "table.token_cursor"),
 }
 

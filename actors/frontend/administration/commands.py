@@ -83,7 +83,7 @@ class Administration:
     def model_state(self, model: int) -> str:
         """As llama-server's router tells it: unloaded, loading or loaded."""
         engines = self._context.system.models[model].engines
-        if all(self._watch.is_parked(engine) for engine in engines):
+        if self._watch.is_unloaded(model):
             return "unloaded"
         schedulers = (self._context.system.of_kind("scheduler")[engine] for engine in engines)
         met = any(self._context.board.gauge(one.position, SchedulerGauge.BLOCKS_TOTAL) for one in schedulers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorserve.http.errors import ApiError
+from actorserve.http.errors import ApiError, bad_request
 from actorserve.shm.kv_map.sleep import SleepWord
 
 from ...runtime.process import Context
@@ -13,6 +13,7 @@ class SleepWatch:
 
     def __init__(self, context: Context) -> None:
         self._words = [SleepWord(context.segment.map, offset) for offset in context.system.kv_map_offsets]
+        self._models, self._loads = context.system.models, context.system.config.models_autoload
 
     def is_on(self, by_itself: bool = True) -> bool:
         """Does an engine sleep, or is it to? `by_itself`: also one that has fallen asleep so, and wakes so."""
@@ -22,8 +23,14 @@ class SleepWatch:
         """Has it given its model back?"""
         return self._words[engine].state.is_parked
 
-    def refusal(self) -> ApiError | None:
-        """What a request gets that comes now; None where it is taken."""
+    def is_unloaded(self, model: int) -> bool:
+        """Have all of its engines given it back?"""
+        return all(map(self.is_parked, self._models[model].engines))
+
+    def refusal(self, model: int) -> ApiError | None:
+        """What a request for this model gets that comes now; None where it is taken."""
+        if not self._loads and self.is_unloaded(model) and not self.is_on(by_itself=False):
+            return bad_request(f"model: {self._models[model].name} is not loaded; POST /models/load loads it.", "model")
         if all((state := word.state).is_on and state.refuses for word in self._words):
             return asleep("The server sleeps; POST /wake_up wakes it.")
         return None

@@ -81,7 +81,7 @@ class Jobs:
             raise about_to_end()
         if job.lost is not None:
             raise job.lost
-        if (refusal := self._sleep.refusal()) is not None:
+        if (refusal := self._sleep.refusal(job.model)) is not None:
             raise refusal
         self._make_room(len(job.choices), job.counted)
         quotas = None

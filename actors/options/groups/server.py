@@ -181,6 +181,31 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "0: never",
         ),
     ] = 0
+    models_dir: Annotated[
+        str | None,
+        Meta(
+            description="a folder of models, each of which is one of the server's: GGUF files, and folders with such a "
+            "file or a config.json"
+        ),
+    ] = None
+    models_preset: Annotated[
+        str | None,
+        Meta(description="llama-server's .ini file: models of the server by sections, each with options of its own"),
+    ] = None
+    models_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="of several models so many are loaded at once; for one more that is asked for, that which was "
+            "not for the longest time is unloaded; 0: all are",
+        ),
+    ] = 0
+    models_autoload: Annotated[
+        bool, Meta(description="load a model that is asked for; without it, POST /models/load does alone")
+    ] = True
+    load_on_startup: Annotated[bool, Meta(description="load the model at the start, and not once it is asked for")] = (
+        True
+    )
     max_restarts: Annotated[
         int,
         Meta(

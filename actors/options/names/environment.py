@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from ..config import ConfigError
 from ..fields import flag, option_fields
-from ..other_servers import KEY_VARIABLES, Meaning, meaning_of
+from ..other_servers import KEY_VARIABLES, MEANINGS, Meaning, meaning_of
 from .given import named_values
 from .llama_server import SWITCHES, VARIABLES, WHERE_ON
 
@@ -25,15 +25,39 @@ def llama_values(environ: Mapping[str, str], warn: Callable[[str], None]) -> dic
         if not variable.startswith(PREFIX) or variable in KEY_VARIABLES or not text:
             continue
         name = variable.removeprefix(PREFIX)
-        option = VARIABLES.get(name, name.lower().replace("_", "-"))
-        meaning = None if option.replace("-", "_") in option_fields() else meaning_of(flag(option))
-        if meaning is None and option.replace("-", "_") not in option_fields():
+        values = _option(VARIABLES.get(name, name.lower().replace("_", "-")), variable, text, warn)
+        if values is None:
             warn(f"{variable}: no option of llama-server that is known; it sets nothing")
             continue
-        given = {option: text} if meaning is None else _given(variable, option, text, meaning)
-        for field, value in named_values(given, variable, warn).items():
+        for field, value in values.items():
             found.setdefault(field, (variable, value))
     return found
+
+
+def llama_option(key: str, where: str, text: str, warn: Callable[[str], None]) -> dict[str, object] | None:
+    """What a key of a preset sets, by field name: an option without its dashes, a short one, too, or a variable's name;
+    None: there is no such option.
+    """
+    if key.startswith(PREFIX):
+        name = key.removeprefix(PREFIX)
+        return _option(VARIABLES.get(name, name.lower().replace("_", "-")), where, text, warn)
+    return _option(_long_name(key), where, text, warn)
+
+
+def _long_name(key: str) -> str:
+    """A name with two dashes that means the same as this one with one."""
+    short = MEANINGS.get(f"-{key}")
+    if short is None or meaning_of(flag(key)) is not None or key.replace("-", "_") in option_fields():
+        return key
+    return next((name[2:] for name, one in MEANINGS.items() if one == short and name.startswith("--")), key)
+
+
+def _option(option: str, where: str, text: str, warn: Callable[[str], None]) -> dict[str, object] | None:
+    meaning = None if option.replace("-", "_") in option_fields() else meaning_of(flag(option))
+    if meaning is None and option.replace("-", "_") not in option_fields():
+        return None
+    given = {option: text} if meaning is None else _given(where, option, text, meaning)
+    return named_values(given, where, warn)
 
 
 def _given(variable: str, option: str, text: str, meaning: Meaning) -> dict[str, object]:

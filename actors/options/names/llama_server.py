@@ -46,8 +46,7 @@ METHODS = {  # of drafts, by their names there
 }
 UNLIMITED = {"max_new_tokens": ("-1", "-2")}  # what the model's length bounds in any case
 SWITCHES = frozenset(  # of the refused: those without a value
-    "offline cpu-moe spec-draft-cpu-moe context-shift ui-mcp-proxy agent models-autoload skip-chat-parsing "
-    "prefill-assistant".split()
+    "offline cpu-moe spec-draft-cpu-moe context-shift ui-mcp-proxy agent skip-chat-parsing prefill-assistant".split()
 )
 WHERE_ON = ("metrics", "props")  # off is how they are there if nobody asks for them
 
@@ -103,8 +102,6 @@ REFUSED = {
     "--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default --fim-qwen-7b-spec "
     "--fim-qwen-14b-spec --fim-qwen-30b-default --gpt-oss-20b-default --gpt-oss-120b-default "
     "--vision-gemma-4b-default --vision-gemma-12b-default",
-    "--also names further models of one server, which /models/load and /models/unload load and unload": "--models-dir "
-    "--models-preset --models-max --models-autoload",
     "--max-model-len is how long a sequence may be": "--kv-unified-per-slot",
     "activations are those of the model, and of an adapter that --lora-modules names": "--control-vector "
     "--control-vector-scaled --control-vector-layer-range",
@@ -145,8 +142,6 @@ HARMLESS = {  # defaults, which scripts write out: what they say is so anyway, o
         "--spec-draft-type-k -ctkd --cache-type-k-draft --spec-draft-type-v -ctvd --cache-type-v-draft".split(),
         ("f16", "bf16"),
     ),
-    "--models-max": ("4",),
-    "--models-autoload": ("true",),
     "--embd-normalize": ("2",),
     "--reasoning-effort": ("default",),
     **dict.fromkeys(("-rea", "--reasoning"), ("auto",)),

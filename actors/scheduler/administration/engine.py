@@ -19,7 +19,7 @@ import msgspec
 
 from actorserve.shm.board.board import Parked as WhyParked
 from actorserve.shm.kv_map.profile import ProfileWords
-from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
+from actorserve.shm.kv_map.sleep import UNTIL_ASKED, Part, SleepState, SleepWord
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.weights import WeightsRecord
 
@@ -42,7 +42,8 @@ from ...protocol.topics.calls import frontend_of_call
 from ...runtime.process import Context
 from ...runtime.profiling import change_profile
 from ..scheduler import Scheduler
-from .idle import IDLE, IdleWatch
+from .idle import IdleWatch
+from .residency import Residency
 
 MOST_CALLS = 64  # of workers at once
 
@@ -66,6 +67,8 @@ class EngineAdministration:
         self._profiles = ProfileWords(context.segment.words, context.system.kv_map_offsets[0])
         self._first_worker = context.system.workers_of(context.spec.engine)[0].position
         self._idle = IdleWatch(context, scheduler)
+        self._residency = Residency(context)
+        self._wakes: dict[int, WakeUp] = {}  # that wait for a place, by their calls
         if self._sleep.state.is_parked:
             tell_workers(LookAtSleep())
 
@@ -84,12 +87,10 @@ class EngineAdministration:
         match message:
             case Sleep():
                 return self._begin(message)
+            case WakeUp() if self._residency.is_on and self._sleep.is_asleep:
+                self._wakes[message.call] = message
             case WakeUp():
-                is_news = not self._sleep.is_asked_by(message.call)
-                self._sleep.wake(Part(message.parts), message.call)
-                if is_news:
-                    self._context.log.info("it is woken; still asleep: %s", self._sleep.state.asleep.name)
-                self._tell_workers(LookAtSleep())
+                self._wake(message)
             case Parked():
                 if message.level == self._sleep.state.level:
                     self._sleep.parked.add(message.rank)
@@ -116,7 +117,7 @@ class EngineAdministration:
                 scheduler.end(ref, Finish.ABORT)
         wanted = SleepState(message.level, refuses=message.refuses, wait_s=message.wait_s)
         if message.idle:
-            wanted = own if is_operators else IDLE
+            wanted = own if is_operators else UNTIL_ASKED
             self._idle.forget()
         if message.mode == "wait":
             self._sleep.drain(message.call, wanted)
@@ -126,6 +127,13 @@ class EngineAdministration:
             if is_operators:  # as it is: parts of it may have been woken
                 return False
         return self._fall_asleep(wanted, [message.call] if message.mode != "wait" else [])
+
+    def _wake(self, message: WakeUp) -> None:
+        is_news = not self._sleep.is_asked_by(message.call)
+        self._sleep.wake(Part(message.parts), message.call)
+        if is_news:
+            self._context.log.info("it is woken; still asleep: %s", self._sleep.state.asleep.name)
+        self._tell_workers(LookAtSleep())
 
     def _fall_asleep(self, wanted: SleepState, calls: list[int]) -> bool:
         """The words first: whoever dies behind them has a successor that sleeps."""
@@ -148,7 +156,7 @@ class EngineAdministration:
             self._lost = self._calls.keys() - {call.call for call in self._held}
         drained = sleep.drained(scheduler.is_drained) or self._ends_nowhere()
         fell = drained and self._fall_asleep(sleep.state, [])
-        if self._idle.is_on or sleep.state.idle or self._held:
+        if self._idle.is_on or sleep.state.idle or self._held or self._residency.is_on:
             fell |= self._turn_idle(has_worker)
         nobody = (sleep.is_waited_for or bool(self._calls)) and self.has_no_workers
         calls = sleep.answers(0 if nobody else self._workers, has_worker or nobody)
@@ -161,18 +169,35 @@ class EngineAdministration:
         return fell, len(calls) + fell
 
     def _turn_idle(self, has_worker: bool) -> bool:
-        """Fall asleep where nothing was asked for --sleep-idle-seconds, and wake for what is asked."""
-        sleep = self._sleep
+        """Fall asleep where nothing was asked for --sleep-idle-seconds, or to make room, and wake for what is asked."""
+        sleep, residency = self._sleep, self._residency
         asked = self._idle.look(not self._calls.keys() <= self._lost, has_worker)
+        wants = bool(self._wakes) or (asked and sleep.state.idle and sleep.is_asleep and not self._idle.others_drain())
+        if residency.is_on:
+            held = not sleep.state.is_parked or len(sleep.parked) < self._workers
+            residency.note(asked or bool(self._wakes), wants, held)
         if sleep.state.wakes and has_worker:
             sleep.is_awake()
-        elif asked and sleep.state.idle and sleep.is_asleep and not self._idle.others_drain():
-            sleep.rouse()
-            self._context.log.info("it wakes: something is asked")
-            self._tell_workers(LookAtSleep())
+        elif wants:
+            residency.take(self._rouse)
+        elif residency.is_on and has_worker and not sleep.state.is_on and residency.is_to_leave():
+            sleep.leave(UNTIL_ASKED)
+            self._idle.forget()
+            self._context.log.info("it sleeps once what has begun has ended: another model is asked for")
+            return sleep.drained(self._scheduler.is_drained) and self._fall_asleep(sleep.state, [])
         if not sleep.state.idle:
             self._post_held()
-        return self._idle.is_on and self._idle.is_over() and self._fall_asleep(IDLE, [])
+        return self._idle.is_on and self._idle.is_over() and self._fall_asleep(UNTIL_ASKED, [])
+
+    def _rouse(self) -> None:
+        """By itself, or as an operator has it who has waited for a place."""
+        if not self._wakes:
+            self._sleep.rouse()
+            self._context.log.info("it wakes: something is asked")
+            self._tell_workers(LookAtSleep())
+        for message in self._wakes.values():
+            self._wake(message)
+        self._wakes.clear()
 
     def _ends_nowhere(self) -> bool:
         """Is what has begun here never to end while the engine drains: has it no workers, and no other computes?"""

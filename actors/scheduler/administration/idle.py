@@ -14,13 +14,11 @@ from __future__ import annotations
 import time
 
 from actorserve.shm.adapters.registry import AdapterState
-from actorserve.shm.kv_map.sleep import MOST_SECONDS, SleepState, SleepWord
+from actorserve.shm.kv_map.sleep import SleepWord
 
 from ...engines.loads import EngineLoads
 from ...runtime.process import Context
 from ..scheduler import Scheduler
-
-IDLE = SleepState(1, idle=True, wait_s=MOST_SECONDS - 1)  # it waits for nobody: who comes wakes it
 
 
 class IdleWatch:

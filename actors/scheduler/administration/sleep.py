@@ -32,6 +32,10 @@ class SleepControl:
         if not self.is_asleep:
             self._set(wanted._replace(draining=True, asleep=Part.NONE))
 
+    def leave(self, wanted: SleepState) -> None:
+        """Likewise, and nobody waits for it."""
+        self._set(wanted._replace(draining=True, asleep=Part.NONE))
+
     def drained(self, is_drained: Callable[[], bool]) -> bool:
         """Is nothing left that has begun?"""
         return self.state.draining and is_drained()

@@ -37,14 +37,15 @@ class Service:
         self._unheard = False  # the last message did not reach the manager
 
     def is_warm(self) -> bool:
-        """Schedulers have met the workers that are wanted, or where all are elsewhere one engine is there; and the
-        warm-up request was answered, if there is one.
+        """Schedulers of models that are loaded at the start have met the workers that are wanted, or where all are
+        elsewhere one engine is there; and the warm-up request was answered, if there is one.
         """
-        system, board = self._supervisor.system, self._supervisor.memory.board
-        wanted = [one for one in system.of_kind("scheduler") if not self._supervisor.parking.reasons(one.engine)]
+        system, board, loaded = self._supervisor.system, self._supervisor.memory.board, self._supervisor.memory.loaded
+        first = [one for one in system.of_kind("scheduler") if one.model in loaded]
+        wanted = [one for one in first if not self._supervisor.parking.reasons(one.engine)]
         here = [one for one in wanted if one.engine in system.local_engines]
         met = (board.gauge(one.position, SchedulerGauge.BLOCKS_TOTAL) > 0 for one in here or wanted)
-        if not (all(met) if here else any(met)):
+        if loaded and not (all(met) if here else any(met)):
             return False
         if not system.config.warm_up:
             return True

@@ -49,10 +49,12 @@ def meeting_of(context: Context) -> tuple[int, int]:
 
 def engines_beside(context: Context) -> int:
     """How many share the cores now. Where bits must not depend on that, all that there may be."""
+    sizes = sorted((len(one.engines) for one in context.system.models), reverse=True)
+    most = sum(sizes[: context.config.models_max or None])  # are loaded at once
     if context.config.deterministic:
-        return len(context.system.local_engines)
+        return min(len(context.system.local_engines), most)
     workers = context.system.of_kind("worker")
-    return max(1, len({one.engine for one in workers if not context.board.is_parked(one.position)}))
+    return max(1, min(most, len({one.engine for one in workers if not context.board.is_parked(one.position)})))
 
 
 def threads_of(context: Context) -> int:

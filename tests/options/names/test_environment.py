@@ -89,7 +89,6 @@ def test_what_sets_nothing_is_warned_of(name: str, text: str, warned: str, capsy
         ("MAIN_GPU", "0"),
         ("YARN_EXT_FACTOR", "-1.00"),
         ("SPEC_DRAFT_CACHE_TYPE_K", "f16"),
-        ("MODELS_AUTOLOAD", "1"),
         ("REASONING_EFFORT", "default"),
     ],
 )

@@ -39,7 +39,6 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
         ("--ssl-keyfile-password x", "no password hides"),
         ("--incremental-streaming-output", "/v1/chat/completions what is new"),
         ("--mirostat 2", "clients say it with each request"),
-        ("--models-dir /x", "--also names further models"),
         ("--spec-default", "drafts are set by --speculative-config"),
     ],
 )
@@ -114,7 +113,7 @@ KNOWN_ELSEWHERE = """--allow-credentials --allowed-media-domains --block-size --
 --triton-attention-num-kv-splits --weight-loader-ckpt --cache-type-k --chat-template-file --check-tensors
 --control-vector --cpu-mask --cpu-range --defrag-thold --dry-base --dynatemp-range --grammar
 --image-max-tokens --keep --kv-unified-per-slot --list-devices --logit-bias --main-gpu --mirostat
---models-dir --no-mmproj --no-slots --override-kv --poll --prio --rope-freq-scale --samplers
+--no-mmproj --no-slots --override-kv --poll --prio --rope-freq-scale --samplers
 --slot-save-path --spm-infill --swa-full --sse-ping-interval --typical --xtc-probability --yarn-ext-factor
 --offline --override-tensor""".split()
 

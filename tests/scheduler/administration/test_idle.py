@@ -15,7 +15,7 @@ from actorserve.actors.protocol.step import StepDone
 from actorserve.actors.protocol.topics.adapters import AdapterRead, LoadAdapter
 from actorserve.actors.protocol.topics.administration import CallMethod, CallWorkers, MethodCalled, Sleep, WakeUp
 from actorserve.actors.scheduler.administration import idle
-from actorserve.shm.kv_map.sleep import Part, SleepState
+from actorserve.shm.kv_map.sleep import UNTIL_ASKED, Part, SleepState
 from tests.scheduler.recovery.two_engines import Engine, Servers
 from tests.scheduler.test_actor import READY, Life, Lives, start_of
 
@@ -78,7 +78,7 @@ def test_it_falls_asleep_and_wakes_for_what_is_asked(clock: SimpleNamespace, new
     assert not state_of(lives.now).is_on
     clock.now = 160.0
     lives.now.turn()
-    assert state_of(lives.now) == idle.IDLE._replace(asleep=Part.ALL)
+    assert state_of(lives.now) == UNTIL_ASKED._replace(asleep=Part.ALL)
     life = lives.next()
     life.turn()
     assert state_of(life).idle and state_of(life).is_on
@@ -192,7 +192,7 @@ def test_it_is_unloaded_once_what_has_begun_has_ended_and_wakes_for_what_is_aske
     running = lives.new(1)
     lives.now.turn(Admit([running]))
     lives.now.turn(UNLOAD)
-    assert state_of(lives.now) == idle.IDLE._replace(draining=True), "its request goes on"
+    assert state_of(lives.now) == UNTIL_ASKED._replace(draining=True), "its request goes on"
     life = lives.next()
     life.turn(READY)
     assert state_of(life).draining
@@ -200,7 +200,7 @@ def test_it_is_unloaded_once_what_has_begun_has_ended_and_wakes_for_what_is_aske
     life.turn(Cancel([running]))
     for step in life.steps:
         life.turn(StepDone.make(step, [7] * len(step.rows), 0.0))
-    assert state_of(life) == idle.IDLE._replace(asleep=Part.ALL)
+    assert state_of(life) == UNTIL_ASKED._replace(asleep=Part.ALL)
     life.turn(Admit([lives.new(2)]))
     assert state_of(life).wakes
     life.turn(READY)

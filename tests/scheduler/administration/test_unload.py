@@ -8,12 +8,11 @@ import pytest
 
 from actorserve.actors.protocol.messages import Cancel
 from actorserve.actors.protocol.topics.administration import Sleep
-from actorserve.actors.scheduler.administration.idle import IDLE
-from actorserve.shm.kv_map.sleep import Part, SleepState
+from actorserve.shm.kv_map.sleep import UNTIL_ASKED, Part, SleepState
 from tests.scheduler.recovery.two_engines import Engine, Servers
 
-ASLEEP = IDLE._replace(asleep=Part.ALL)
-DRAINS = IDLE._replace(draining=True)
+ASLEEP = UNTIL_ASKED._replace(asleep=Part.ALL)
+DRAINS = UNTIL_ASKED._replace(draining=True)
 WAKES = SleepState(idle=True)
 
 
