@@ -9,13 +9,17 @@ Two ways, of which a model is given the first that was right when it was tried (
 - flat: all rows that decode are one row for the decoder, attention is ours. Cross attention of a token is that of the
   last position of the encoder's part, which sees all of it;
 - single: the decoder's own attention (with relative positions: T5) over gathered contexts, one row at a time.
+
+On a GPU, where starting a pass takes longer than many of its positions, the prompts of a step are read together: as
+they are long, those that are equally long in one pass of the encoder; and where the way is flat they are one row for
+the decoder, too.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +35,8 @@ from .passes import EncoderDecoderPasses
 from .rows_kv import AnyRowsKV
 from .steps import DecodingStep, FlatPrompt, FlatRows, SinglePrompt, SingleRow, behind
 
+Given = TypeVar("Given")
+
 
 class Way(enum.Enum):
     """How a step is computed."""
@@ -44,6 +50,9 @@ class RowInput(NamedTuple):
 
     length: int  # positions of its answer; the log's first. 0: the slot is another's by now, and the row is nobody's
     features: Tensor | None = None  # of a sound [1, …]; None: it reads the log's first tokens. Of prompts alone
+
+
+ReadRow = tuple[Span, RowInput]
 
 
 class EncoderDecoder:
@@ -81,17 +90,13 @@ class EncoderDecoder:
         zeros for a row that is nobody's.
         """
         out: Tensor | None = None
-        decoding: list[tuple[Span, RowInput]] = []
+        pairs = [(span, row) for span, row in zip(spans, inputs, strict=True) if row.length]
+        prompts = [one for one in pairs if not one[0].position]
+        decoding = [one for one in pairs if one[0].position]
         parts: list[tuple[Tensor, Tensor]] = []
-        for span, row in zip(spans, inputs, strict=True):
-            if not row.length:
-                continue
-            if span.position:
-                decoding.append((span, row))
-            else:
-                at = torch.arange(span.first + self._place(kv, row), span.first + span.size)
-                parts.append((at, self._prompt(ids, slots, kv, span, row).cpu()))
-        for group in [decoding] if self.way is Way.FLAT and decoding else [[one] for one in decoding]:
+        for group in _divided(prompts, self.device.type != "cpu"):
+            parts += self._prompts(ids, slots, kv, group)
+        for group in _divided(decoding, self.way is Way.FLAT):
             at = torch.cat([torch.arange(span.first, span.first + span.size) for span, _ in group])
             parts.append((at, self._rows(sent(ids[at], self.device), sent(slots[at], self.device), kv, group).cpu()))
         for at, hidden in parts:
@@ -105,26 +110,50 @@ class EncoderDecoder:
         """Where the decoder's tokens begin in a row's log."""
         return -(-row.length // kv.block_size) * kv.block_size
 
-    def _prompt(self, ids: Tensor, slots: Tensor, kv: AnyRowsKV, span: Span, row: RowInput) -> Tensor:
-        """Read, then go through all that the decoder has."""
-        begin, end = span.first + self._place(kv, row), span.first + span.size
-        ids, slots = sent(ids, self.device), sent(slots, self.device)
-        answer = self.encode(ids[None, span.first : span.first + row.length] if row.features is None else row.features)
-        if answer.shape[1] != row.length:
-            raise Unfit(f"makes {answer.shape[1]} positions of {row.length}")
-        own = behind(span, kv.block_size, self._place(kv, row))
-        make = FlatPrompt if self.way is Way.FLAT else SinglePrompt
-        step = make(kv, self.kv, slots[begin:end], own, slots[span.first : span.first + row.length])
-        with attending(step):
-            positions = torch.arange(end - begin, device=self.device)
-            return self.passes.decode(ids[None, begin:end], positions, step, answer)[0]
+    def _prompts(
+        self, ids: Tensor, slots: Tensor, kv: AnyRowsKV, group: list[ReadRow]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Read, then go through all that the decoder has: places in the flat batch, and what is there."""
+        answers = self._answers(ids, [row for _, row in group], [span.first for span, _ in group])
+        begun = [(*one, answer) for one, answer in zip(group, answers, strict=True)]
+        for some in _divided(begun, self.way is Way.FLAT):
+            own, read, at, first = list[Span](), list[Tensor](), list[Tensor](), 0
+            for span, row, _ in some:
+                place = self._place(kv, row)
+                own.append(behind(span, kv.block_size, place)._replace(first=first))
+                first += own[-1].size
+                read.append(torch.arange(span.first, span.first + row.length))
+                at.append(torch.arange(span.first + place, span.first + span.size))
+            make, those = FlatPrompt if self.way is Way.FLAT else SinglePrompt, torch.cat(at)
+            of_read = sent(slots[torch.cat(read)], self.device)
+            step = make(kv, self.kv, sent(slots[those], self.device), own, of_read, [len(one) for one in read])
+            positions = sent(torch.cat([torch.arange(len(one)) for one in at]), self.device)
+            answer = torch.cat([answer for *_, answer in some], 1)
+            with attending(step):
+                hidden = self.passes.decode(sent(ids[those], self.device)[None], positions, step, answer)
+            yield those, hidden[0].cpu()
+
+    def _answers(self, ids: Tensor, rows: list[RowInput], firsts: list[int]) -> list[Tensor]:
+        """The encoder's answer [1, positions, width] to each, whose log begins at one of `firsts`."""
+        found: dict[int, Tensor] = {}
+        for length in {row.length for row in rows}:
+            those = [index for index, row in enumerate(rows) if row.length == length]
+            read = [
+                ids[None, firsts[index] : firsts[index] + length] if features is None else features
+                for index, features in ((index, rows[index].features) for index in those)
+            ]
+            answer = self.encode(torch.cat(read))
+            if answer.shape[1] != length:
+                raise Unfit(f"makes {answer.shape[1]} positions of {length}")
+            found |= zip(those, answer.split(1), strict=True)
+        return [found[index] for index in range(len(rows))]
 
     def encode(self, read: Tensor) -> Tensor:
-        """The encoder's answer to ids [1, positions], or to features of a sound."""
+        """The encoder's answer to ids [rows, positions], or to features of sounds."""
         given = sent(read, self.device) if read.device.type == "cpu" else read
         return self.passes.encode(given.to(self.dtype) if given.is_floating_point() else given)
 
-    def _rows(self, ids: Tensor, slots: Tensor, kv: AnyRowsKV, group: list[tuple[Span, RowInput]]) -> Tensor:
+    def _rows(self, ids: Tensor, slots: Tensor, kv: AnyRowsKV, group: list[ReadRow]) -> Tensor:
         """Rows that have read."""
         own, cross, first = [], [], 0
         for span, row in group:
@@ -136,19 +165,27 @@ class EncoderDecoder:
         with attending(step):
             return self.passes.decode(ids[None], sent(positions, self.device), step, None)[0]
 
-    def try_out(self, length: int, features: Tensor | None, kv: AnyRowsKV, rows: int) -> None:
-        """All kinds of steps, so that kernels are compiled and memory is measured: a prompt that reads so many
-        positions, `rows` that decode behind it, and their logits. All of it is written to the first block.
+    def try_out(self, length: int, features: Tensor | None, kv: AnyRowsKV, rows: int, tokens: int) -> None:
+        """All kinds of steps, so that kernels are compiled and memory is measured: prompts that read so many
+        positions, as many as a step of `tokens` has, `rows` that decode behind them, and their logits. All of it is
+        written to the first block.
         """
         read = RowInput(length, features)
         begun, first = self._place(kv, read) + 2, np.zeros(1, np.int32)
         table = first.repeat(begun // kv.block_size + 1)
         decoding = range(rows if self.way is Way.FLAT else 1)  # others go through one after the other
+        most = tokens // begun if features is not None else -(-tokens // begun)  # shorter texts fill a step
+        prompts = max(1, min(rows, most))
         for spans in (
-            [Span(0, begun, 0, table, False)],
+            [Span(row * begun, begun, 0, table, False) for row in range(prompts)],
             [Span(row, 1, begun, table, False) for row in decoding],
         ):
             count = spans[-1].first + spans[-1].size
             slots = torch.zeros(count, dtype=torch.long)
             self.compute(torch.full((count,), 3), slots, kv, spans, [read] * len(spans))
         self.logits(torch.zeros(rows, self.passes.width, dtype=self.dtype))
+
+
+def _divided(rows: list[Given], together: bool) -> list[list[Given]]:
+    """Those that go through at once."""
+    return [rows] if together and rows else [[one] for one in rows]

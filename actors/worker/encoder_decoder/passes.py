@@ -64,7 +64,7 @@ class EncoderDecoderPasses:
         return True
 
     def encode(self, given: Tensor) -> Tensor:
-        """The encoder's answer [1, positions, width] to ids [1, positions], or to features of a sound."""
+        """The encoder's answer [rows, positions, width] to ids [rows, positions], or to features of sounds."""
         name = "input_ids" if given.dim() == 2 else "input_features"
         answer: Tensor = self.encoder(**{name: given})[0]
         return answer

@@ -102,7 +102,7 @@ def _device_memory(context: Context, model: EncoderDecoder, device: torch.device
     def try_out() -> None:
         longest = max(length, encoder.room(size) + TRIED)
         kv = DeviceKV(make_pools(shape, 1, size, model.dtype, device), size, longest, device)
-        model.try_out(encoder.longest, sound, kv, config.max_num_seqs)
+        model.try_out(encoder.longest, sound, kv, config.max_num_seqs, config.max_num_batched_tokens)
 
     return give_memory(context, shape, model.dtype, device, length, try_out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,11 +47,14 @@ class Step:
 
 
 class PromptStep(Step):
-    """The decoder's first tokens of one row, with the encoder's answer."""
+    """The decoder's first tokens of rows, with the encoder's answers, one behind the other."""
 
-    def __init__(self, kv: AnyRowsKV, spec: KVSpec, slots: Tensor, own: Span, read: Tensor) -> None:
+    def __init__(
+        self, kv: AnyRowsKV, spec: KVSpec, slots: Tensor, own: list[Span], read: Tensor, lengths: list[int]
+    ) -> None:
         super().__init__(kv, spec, slots)
-        self.read = read  # slots of the encoder's part
+        self.read = read  # slots of the encoder's parts
+        self.lengths, self.sizes = lengths, [span.size for span in own]  # of the answers, and of the decoder's tokens
 
     def cross_update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self.write(layer, self.read, keys, values)
@@ -58,11 +62,13 @@ class PromptStep(Step):
 
 
 class FlatPrompt(PromptStep):
-    """Attention is ours: what was stored of the decoder, and all that the encoder has answered."""
+    """Attention is ours: what was stored of the decoder, and all that the encoder has answered to the row."""
 
-    def __init__(self, kv: AnyRowsKV, spec: KVSpec, slots: Tensor, own: Span, read: Tensor) -> None:
-        super().__init__(kv, spec, slots, own, read)
-        self.attention = kv.attention([own], spec.layers)
+    def __init__(
+        self, kv: AnyRowsKV, spec: KVSpec, slots: Tensor, own: list[Span], read: Tensor, lengths: list[int]
+    ) -> None:
+        super().__init__(kv, spec, slots, own, read, lengths)
+        self.attention = kv.attention(own, spec.layers)
         self.given: dict[int, int] = {}  # layers by what they were given
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,11 +81,23 @@ class FlatPrompt(PromptStep):
         if layer is not None:
             return _flat(call, self.attention, layer)
         scale = as_scale(call.options.get("scaling"), call.queries.shape[3])
-        return scaled_dot_product_attention(call.queries, call.keys, call.values, scale=scale).transpose(1, 2)
+        keys, values = (self._by_row(part, self.lengths) for part in (call.keys, call.values))
+        made = [
+            scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2).flatten(0, 1)
+            for q, k, v in zip(self._by_row(call.queries, self.sizes), keys, values, strict=True)
+        ]
+        return torch.cat(made)[None]
+
+    def _by_row(self, heads: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+        """Of [1, heads, positions, width] each row's; of rows that are as long as each other all at once."""
+        if len({*self.sizes}) == len({*self.lengths}) == 1:
+            return [heads[0].unflatten(1, (len(sizes), -1)).transpose(0, 1)]
+        parts: Sequence[Tensor] = heads.split(sizes, 2)
+        return parts
 
 
 class SinglePrompt(PromptStep):
-    """Attention is the model's own, over what it has just made."""
+    """Of one row; attention is the model's own, over what it has just made."""
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self.write(layer, self.slots, keys, values)

@@ -203,7 +203,7 @@ def _reference(model: Any, given: Tensor, text: Tensor) -> Tensor:
 
 
 class _Trial:
-    """Runs rows through a model as a runner would: prompts at different times, then side by side."""
+    """Runs rows through a model as a runner would: prompts beside each other and later, then all side by side."""
 
     def __init__(self, model: EncoderDecoder, given: list[Tensor], make_kv: MakeKV, block: int) -> None:
         self.model, self.given, self.block = model, given, block
@@ -235,7 +235,7 @@ class _Trial:
         return [torch.cat(parts) for parts in logits]
 
     def _size(self, row: int, at: int, turn: int, length: int) -> int:
-        if turn <= row:
+        if turn < row:  # the first two begin beside each other
             return 0
         return self.places[row] + BEGUN[row] if at == 0 else min(1, length - at)
 

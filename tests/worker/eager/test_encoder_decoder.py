@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,7 +104,8 @@ def test_wrong_logits_are_seen(name: str, lost: str, device: PretendedDevice, mo
 class Worker:
     """Two sequences in two slots, on a device or the host."""
 
-    def __init__(self, name: str, way: Way, at: torch.device) -> None:
+    def __init__(self, name: str, way: Way, at: torch.device, read: Sequence[list[int]] = READ) -> None:
+        self.read = read
         self.spec = HEARS if name == "whisper" else SPEC
         shape = SLOTS, LONGEST, BLOCK, 4096
         self.segment = Segment.create(table_bytes(*shape), "test")
@@ -139,7 +140,7 @@ class Worker:
             return torch.randn(1, SPEECH.mels, SPEECH.frames, generator=own)
 
     def laid_out(self, slot: int) -> Any:
-        read = [0] * POSITIONS if self.spec.speech else READ[slot]
+        read = [0] * POSITIONS if self.spec.speech else self.read[slot]
         return lay_out(self.spec, BLOCK, read, self.spec.start)
 
     def open(self, slot: int) -> int:
@@ -161,6 +162,39 @@ class Worker:
         return drawn
 
 
+@pytest.mark.parametrize(("name", "alike"), [("whisper", True), ("bart", False), *slow(("bart", True), ("t5", True))])
+def test_prompts_of_a_step_are_read_together(name: str, alike: bool, device: PretendedDevice) -> None:
+    """Those that are equally long by one pass of the encoder, and by one of the decoder where the way is flat."""
+    way = Way.SINGLE if name == "t5" else Way.FLAT
+    read = [READ[0], [*range(90, 69, -1)] if alike else READ[1]]
+
+    def drawn(at: torch.device) -> tuple[list[list[int]], list[tuple[int, ...]], list[tuple[int, ...]]]:
+        worker, encoded, begun = Worker(name, way, at, read), list[tuple[int, ...]](), list[tuple[int, ...]]()
+        passes, sounds = worker.model.passes, worker.runner.sounds
+        if sounds is not None:
+            worker.runner.sounds = lambda ref: 30 * sounds(ref)  # so loud that they are written about differently
+        encode, decode = passes.encode, passes.decode
+
+        def noted(given: torch.Tensor) -> torch.Tensor:
+            encoded.append(tuple(given.shape))
+            return encode(given)
+
+        def noted_decode(ids: torch.Tensor, *given: Any) -> torch.Tensor:
+            begun.append(tuple(ids.shape))
+            return decode(ids, *given)
+
+        passes.encode, passes.decode = noted, noted_decode  # type: ignore[method-assign, assignment]
+        return worker.run(3), encoded, begun
+
+    with on_the_host(), torch.no_grad():
+        expected, encoded, begun = drawn(torch.device("cpu"))
+    assert [shape[0] for shape in encoded] == [1, 1] and begun[:2] == [(1, 1), (1, 1)]
+    found, encoded, begun = drawn(DEVICE)
+    assert found == expected and found[0][0] != found[0][1]
+    assert [shape[0] for shape in encoded] == ([2] if alike else [1, 1])
+    assert begun[:2] == ([(1, 2), (1, 2)] if way is Way.FLAT else [(1, 1), (1, 1)])
+
+
 @pytest.mark.parametrize(("name", "way"), [("bart", Way.FLAT), ("t5", Way.SINGLE), ("whisper", Way.FLAT)])
 def test_tokens_are_a_cpus(name: str, way: Way, device: PretendedDevice) -> None:
     """What was read stays on the device; tokens are drawn on the host."""
@@ -173,7 +207,8 @@ def test_tokens_are_a_cpus(name: str, way: Way, device: PretendedDevice) -> None
 def test_the_start_runs_what_steps_run(
     name: str, way: Way, device: PretendedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the model's type: a prompt, rows that decode behind it, logits of all of these; over a single block."""
+    """In the model's type: as many prompts as a step has, rows that decode behind them, logits of all of these; over a
+    single block."""
     worker = Worker(name, way, DEVICE)
     model, passes, seen = worker.model, worker.model.passes, list[tuple[str, tuple[int, ...]]]()
 
@@ -184,10 +219,14 @@ def test_the_start_runs_what_steps_run(
     for part in ("encode", "decode", "logits"):
         monkeypatch.setattr(passes, part, partial(noted, part, getattr(passes, part)))
     features = worker.sound(0) if worker.spec.speech else None
-    model.try_out(worker.spec.longest, features, trial_kv(model, 1), 5)
-    read = (1, 80, 2 * POSITIONS) if name == "whisper" else (1, 32)
-    rows = 5 if way is Way.FLAT else 1
-    assert seen == [("encode", read), ("decode", (1, 2)), ("decode", (1, rows)), ("logits", (5, passes.width))]
+    begun = worker.spec.room(BLOCK) + 2
+    model.try_out(worker.spec.longest, features, trial_kv(model, 1), 5, 3 * begun)
+    read = (3, 80, 2 * POSITIONS) if name == "whisper" else (3, 32)
+    begins, rows = ([("decode", (1, 6))], 5) if way is Way.FLAT else ([("decode", (1, 2))] * 3, 1)
+    assert seen == [("encode", read), *begins, ("decode", (1, rows)), ("logits", (5, passes.width))]
+    seen.clear()
+    model.try_out(worker.spec.longest, features, trial_kv(model, 1), 5, begun - 1)
+    assert seen[0] == ("encode", (1, *read[1:])) and seen[1] == ("decode", (1, 2))
 
 
 def test_what_is_asked_of_a_sound(device: PretendedDevice) -> None:
