@@ -16,7 +16,7 @@ from actorserve.http.generation.job import Job
 from actorserve.shm.rings.mailbox import wake
 
 from ..model.info import ModelInfo
-from ..protocol.request import Generation, Pooling, Sampling
+from ..protocol.request import BY_TOKEN, Generation, Pooling, Sampling
 from ..protocol.topics.prompts import SoundPrompt, TokenPrompt
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
@@ -41,7 +41,7 @@ async def warm_up(context: Context, engine: FrontendEngine) -> None:
         if watch.is_unloaded(served.index):
             continue
         spec = served.info.pooling
-        pooling = None if spec is None else Pooling(spec.tasks[0], whole=not spec.chunked)
+        pooling = None if spec is None else Pooling(spec.tasks[0], whole=spec.tasks[0] in BY_TOKEN or not spec.chunked)
         sampling = Sampling(seed=0, temperature=0.0, pooling=pooling)
         params = Generation(sampling, ignore_eos=True, stream=False, request_id="warm-up")
         while not await _ask(context, engine.of_model(served.index), served.info, msgspec.msgpack.encode(params)):

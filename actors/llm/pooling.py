@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.fields.ranges import check_ranges
 from actorserve.http.generation.job import Job
 from actorserve.http.pooling.answers import matrix, numbers, pair_scores
-from actorserve.http.pooling.pairs import instruction_of, pair_prompts, pairs
+from actorserve.http.pooling.pairs import Comparison, comparison_of, pair_prompts, pairs
 from actorserve.http.pooling.plugin import PLUGIN
 from actorserve.http.pooling.prepare import (
     PoolingWork,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .batch import Decode
 
 T = TypeVar("T")
+EXTRA = ("max_tokens_per_query", "max_tokens_per_doc", "chat_template_kwargs")
 Each = Sequence["PoolingParams"]
 
 
@@ -54,6 +56,7 @@ class PoolingParams(msgspec.Struct, kw_only=True, frozen=True):
     truncate_prompt_tokens: int | None = None
     prompt_name: str | None = None
     instruction: str | None = None
+    extra_kwargs: dict[str, Any] | None = None  # of scores: max_tokens_per_query, max_tokens_per_doc and so on (EXTRA)
 
 
 P = TypeVar("P", "PoolingParams | None", "PoolingParams | Sequence[PoolingParams] | None")
@@ -109,6 +112,25 @@ class PoolingRequestOutput(Generic[T]):
     num_cached_tokens: int = 0
 
 
+class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
+    """Of `LLM.embed`."""
+
+
+class ClassificationRequestOutput(PoolingRequestOutput[ClassificationOutput]):
+    """Of `LLM.classify`."""
+
+
+class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
+    """Of `LLM.score`."""
+
+
+KINDS: dict[type, type[PoolingRequestOutput[Any]]] = {
+    EmbeddingOutput: EmbeddingRequestOutput,
+    ClassificationOutput: ClassificationRequestOutput,
+    ScoringOutput: ScoringRequestOutput,
+}
+
+
 @dataclass(frozen=True)
 class PooledPrompt:
     """One prompt with what is asked of it: a batch has it as a PromptRequest."""
@@ -129,7 +151,9 @@ class PooledPrompt:
     def output(self, job: Job, decode: Decode) -> PoolingRequestOutput[Any]:
         """What has come of it."""
         ids = [token for choice in job.choices for token in choice.prompt_ids]
-        return PoolingRequestOutput(self.request_id, self.make(job), ids, num_cached_tokens=job.cached_tokens)
+        made = self.make(job)
+        kind = KINDS.get(type(made), PoolingRequestOutput)
+        return kind(self.request_id, made, ids, num_cached_tokens=job.cached_tokens)
 
 
 class PooledPrompts:
@@ -179,25 +203,30 @@ class PooledPrompts:
         data_2: str | list[str],
         params: PoolingParams | None,
         tokenization: Mapping[str, Any] | None = None,
+        template: str | None = None,
     ) -> list[PooledPrompt]:
-        """One for each pair of texts."""
-        spec = self._spec()
+        """One for each pair of texts; `template` makes one text of both."""
+        spec, params = self._spec(), params or PoolingParams()
         first, second = ([data] if isinstance(data, str) else data for data in (data_1, data_2))
-        body = _body(params or PoolingParams(), cut_of(tokenization))
+        body = _body(params, cut_of(tokenization))
         try:
             wanted = score_of(body, spec)
+            if params.task not in (None, wanted.task):
+                raise ValueError(f"the task of pooling_params is {params.task}, and scores are of {wanted.task}")
             compared = pairs(first, second, ("data_1", "data_2"))
-            about = instruction_of(PairFields(instruction=params.instruction if params else None), spec)
-            return [self._pair(pair, body, wanted, spec, about) for pair in compared]
+            fields = _pair_fields(params, body.truncate_prompt_tokens)
+            how = comparison_of(fields, spec, template or "")
+            body.truncate_prompt_tokens = fields.truncate_prompt_tokens
+            return [self._pair(pair, body, wanted, spec, how) for pair in compared]
         except ApiError as error:
             raise ValueError(error.message) from None
 
     def _pair(
-        self, pair: tuple[str, str], body: EmbeddingRequest, wanted: Pooling, spec: PoolingSpec, instruction: str
+        self, pair: tuple[str, str], body: EmbeddingRequest, wanted: Pooling, spec: PoolingSpec, how: Comparison
     ) -> PooledPrompt:
-        prompts, _ = pair_prompts([pair], [("data_1", "data_2")], spec, instruction)
+        prompts, _ = pair_prompts([pair], [("data_1", "data_2")], spec, how)
         return self._prompt(
-            prompts, body, wanted, "data_2", lambda job: ScoringOutput(pair_scores(job, [pair], spec)[0])
+            prompts, body, wanted, "data_2", lambda job: ScoringOutput(pair_scores(job, [pair], spec, how.most)[0])
         )
 
     def _one(
@@ -244,6 +273,20 @@ def _body(params: PoolingParams, cut: Cut | None = None) -> EmbeddingRequest:
     if cut is not None:
         body.truncate_prompt_tokens, body.truncation_side = cut
     return body
+
+
+def _pair_fields(params: PoolingParams, keep: int | None) -> PairFields:
+    """With what extra_kwargs say of pairs; ValueError for what they cannot."""
+    extra = params.extra_kwargs or {}
+    if unknown := next((name for name in extra if name not in EXTRA), None):
+        raise ValueError(f"extra_kwargs: {unknown} is none of {', '.join(EXTRA)}")
+    given = {"instruction": params.instruction, "truncate_prompt_tokens": keep, **extra}
+    try:
+        fields = msgspec.convert(given, PairFields)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"extra_kwargs: {error}") from None
+    check_ranges(fields)
+    return fields
 
 
 def _wanted(body: EmbeddingRequest, spec: PoolingSpec, task: str) -> Pooling:

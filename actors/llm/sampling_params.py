@@ -110,6 +110,11 @@ class SamplingParams(SamplingFields, kw_only=True):
             return None
         return given
 
+    @classmethod
+    def from_optional(cls, **given: Any) -> SamplingParams:
+        """Of these, where None says that one is left out; of max_tokens it says that there is no limit."""
+        return cls(**{name: value for name, value in given.items() if value is not None or name == "max_tokens"})
+
     def clone(self) -> SamplingParams:
         """Another one with the same values."""
         return msgspec.structs.replace(self)

@@ -50,9 +50,7 @@ class PooledTexts:
     def encode_cut(self, prompt: TextPrompt | PairPrompt, keep: int, keep_first: bool) -> tuple[list[int], int]:
         """The same, at most `keep` tokens; of a pair the longer text is cut first. TooFewTokens if there is no room."""
         if self._form is not None and isinstance(prompt, PairPrompt):
-            shortened = self._shortened(prompt, keep_first)
-            assert isinstance(shortened, PairPrompt)
-            return self._formed(self._form, shortened, keep, keep_first), 0
+            return self._formed(self._form, self.pair(prompt, keep_first), keep, keep_first), 0
         ending, shortened = self._ending_of(prompt), self._shortened(prompt, keep_first)
         room = keep - len(ending)
         if room < 1:
@@ -83,17 +81,23 @@ class PooledTexts:
             ids = ids[:room] if keep_first else ids[max(0, len(ids) - room) :]
         return [*before, *ids, *after]
 
+    def pair(self, prompt: PairPrompt, keep_first: bool) -> PairPrompt:
+        """Without what is too much in any case, and of each text so many tokens as are wanted of it."""
+        found = self._shortened(prompt, keep_first)
+        assert isinstance(found, PairPrompt)
+        return found
+
     def _shortened(self, prompt: TextPrompt | PairPrompt, keep_first: bool) -> TextPrompt | PairPrompt:
-        """Without what is too much in any case, and of a text by itself or a second one so many tokens."""
         found = _shortened(prompt, max(LEAST, GIANT * self._longest), keep_first)
-        if not found.most:
-            return found
         if isinstance(found, PairPrompt):
-            return replace(found, second=self._first(found.second, found.most))
+            first, second = self._first(found.text, found.most_first), self._first(found.second, found.most)
+            return replace(found, text=first, second=second)
         return replace(found, text=self._first(found.text, found.most))
 
     def _first(self, text: str, most: int) -> str:
-        """So many tokens of it."""
+        """So many tokens of it; 0: all."""
+        if not most:
+            return text
         ends = self._tokenizer.encode(text, add_special_tokens=False).offsets[:most]
         return text[: ends[-1][1]] if ends else text
 

@@ -285,6 +285,8 @@ class Prompts:
         if pooling is not None and pooling.dual is not None and pooling.dual.without_punctuation:
             prompt = without_punctuation(prompt)
         longest = self._longest(message)
+        if isinstance(prompt, PairPrompt) and (prompt.template or (pooling is not None and pooling.templated)):
+            prompt = self._templated(prompt if keep is None else self._pooled.pair(prompt, message.keep_first))
         if keep is None and isinstance(prompt, TextPrompt) and prompt.most:
             keep = longest
         if keep is not None:
@@ -300,6 +302,17 @@ class Prompts:
             if least := least_tokens(self.tokenizer, text, longest):
                 raise self.too_long(least, prompt, field, longest, exact=False)
         return self._pooled.encode(prompt)
+
+    def _templated(self, pair: PairPrompt) -> TextPrompt:
+        """What a chat template for scores makes of two texts: messages of the roles that vLLM's templates read."""
+        messages = [{"role": "query", "content": pair.text}, {"role": "document", "content": pair.second}]
+        chat = ChatPrompt(
+            json.dumps(messages).encode(),
+            template_kwargs=pair.variables or None,
+            add_generation_prompt=False,
+            chat_template=pair.template or None,
+        )
+        return TextPrompt(self.chat_text(chat))
 
     def truncated(self, tokens: list[int], message: Render | Tokenize) -> list[int]:
         """So many of the prompt as the request wants; by itself, as many as leave room for the answer."""

@@ -34,6 +34,7 @@ from .adapters import adapter_for, adapter_of, check_alike
 from .fields.decoding import decode
 from .fields.kv_transfer import hands_on, peer_of
 from .fields.plugins import plugin_names, plugin_request
+from .fields.ranges import check_cut
 from .fields.sampling import check_device, check_fields, max_tokens_of, parameters
 from .infill import infill_ends, infill_tokens
 from .job import Job
@@ -250,6 +251,7 @@ def _rendering(body: GenerationFields, settings: Settings, adapter: int) -> dict
     )
     texts = {name: getattr(body, name) for name in ("stop", "bad_words", "dry_sequence_breakers")}
     _check_texts(settings, {**texts, field_: constraint})
+    check_cut(body.truncate_prompt_tokens, settings.max_model_len)
     limit, cap = max_tokens_of(body), settings.sampling_defaults.get("max_new_tokens")
     return {
         "cap": None if cap is None else max(1, int(cap)),

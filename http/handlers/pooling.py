@@ -28,7 +28,7 @@ from ..output.answer import Answer
 from ..pooling import answers
 from ..pooling.long_texts import divided, joined
 from ..pooling.packed import BYTES, Packed
-from ..pooling.pairs import Pair, documents_of, instruction_of, numbered, pair_prompts, pairs, places
+from ..pooling.pairs import Pair, comparison_of, documents_of, numbered, pair_prompts, pairs, places
 from ..pooling.plugin import PLUGIN, check_data, task_beside
 from ..pooling.prepare import (
     check_task,
@@ -183,13 +183,11 @@ class PoolingApi:
         self, request: web.Request, body: PairFields, compared: tuple[list[Pair], list[Pair]], field: str
     ) -> tuple[Answer, Job, list[float]]:
         """How near each pair is; of all their texts the fields stand beside them."""
-        spec, most = pooling_of(self._settings), body.max_tokens_per_doc or 0
-        if most and spec.head and body.truncate_prompt_tokens is None:  # without a head each text is cut by itself
-            body.truncate_prompt_tokens = -1
-        wanted = score_of(body, spec)
-        prompts, fields = pair_prompts(*compared, spec, instruction_of(body, spec), most)
+        spec = pooling_of(self._settings)
+        wanted, how = score_of(body, spec), comparison_of(body, spec)
+        prompts, fields = pair_prompts(*compared, spec, how)
         answer, job = await self._answer(request, body, prompts, wanted, field, fields)
-        return answer, job, answers.pair_scores(job, compared[0], spec, most)
+        return answer, job, answers.pair_scores(job, compared[0], spec, how.most)
 
     async def _answer(
         self,

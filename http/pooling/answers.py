@@ -18,7 +18,7 @@ from ..generation.choice import Choice
 from ..generation.job import Job
 from ..output.answer import Answer
 from .packed import Packed
-from .pairs import Pair, texts_of
+from .pairs import ALL, Limits, Pair, texts_of
 from .written import Matrix, written
 
 BITS = ("binary", "ubinary")  # types of vectors with one bit a number
@@ -180,7 +180,7 @@ def _best(made: Sequence[float], top: int) -> list[int]:
     return sorted(range(len(made)), key=lambda index: -made[index])[: top or len(made)]
 
 
-def pair_scores(job: Job, pairs: Sequence[Pair], spec: PoolingSpec, most: int = 0) -> list[float]:
+def pair_scores(job: Job, pairs: Sequence[Pair], spec: PoolingSpec, most: Limits = ALL) -> list[float]:
     """Of each pair: the head's, or the cosine of two vectors. `most`: as pair_prompts has been given it."""
     if spec.head:
         return [numbers(choice)[0] for choice in job.choices]

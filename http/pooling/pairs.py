@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.topics.prompts import PairPrompt, Prompt, TextPrompt
@@ -13,6 +16,8 @@ from .schemas import PairFields, RerankRequest
 
 Pair = tuple[str, str]
 CutText = tuple[str, int]  # and the tokens that are read of it; 0: all
+Limits = tuple[int, int]  # tokens that are read of a first text and of a second one; 0: all
+ALL: Limits = (0, 0)
 
 
 def pairs(first: Sequence[str], second: Sequence[str], names: Pair) -> list[Pair]:
@@ -45,7 +50,8 @@ def documents_of(body: RerankRequest) -> tuple[str, list[str]]:
         wrong = "is missing" if body.documents is None else "and texts are the same: one of them is needed"
         raise bad_request(f"documents {wrong}.", "documents")
     if body.documents is not None:
-        return "documents", [_text(one, body.rank_fields, at) for at, one in enumerate(body.documents)]
+        given = [body.documents] if isinstance(body.documents, str) else body.documents
+        return "documents", [_text(one, body.rank_fields, at) for at, one in enumerate(given)]
     if body.truncate and body.truncate_prompt_tokens is None:
         body.truncate_prompt_tokens = -1
     if body.truncation_direction is not None:
@@ -67,32 +73,67 @@ def _text(document: str | dict[str, Any], fields: list[str] | None, at: int) -> 
     return "\n".join(values)
 
 
-def instruction_of(body: PairFields, spec: PoolingSpec) -> str:
-    """By what texts are compared; empty: as the model's form has it. 400 if the model is not told."""
+@dataclass(frozen=True)
+class Comparison:
+    """How a request wants its pairs compared."""
+
+    instruction: str = ""  # empty: as the model's form has it
+    variables: bytes = b""  # of the template, as JSON
+    most: Limits = ALL
+    template: str = ""  # in place of the operator's
+
+
+PLAIN = Comparison()
+
+
+def comparison_of(body: PairFields, spec: PoolingSpec, template: str = "") -> Comparison:
+    """400 for what the model is not told. A pair whose texts are cut is cut itself where it is too long."""
+    if template and not spec.head:
+        raise bad_request("chat_template: this model makes a vector of each text, and none of two.", "chat_template")
+    most = body.max_tokens_per_query or 0, body.max_tokens_per_doc or 0
+    if most != ALL and spec.head and body.truncate_prompt_tokens is None:  # without a head each text is cut by itself
+        body.truncate_prompt_tokens = -1
     name = "instruction" if body.instruction is not None else "instruct"
-    given = body.instruction if body.instruction is not None else body.instruct
-    if given and spec.pair is None:
+    given: str | None = getattr(body, name)
+    told: dict[str, Any] = {} if given is None else {"instruction": given}
+    told = {**told, **(body.chat_template_kwargs or {})}
+    if spec.head and (spec.templated or template):
+        return Comparison("", msgspec.json.encode(told) if told else b"", most, template)
+    if other := next((one for one in told if one != "instruction"), None):
+        text = (
+            f"chat_template_kwargs: {other}: no chat template makes one text of two here (--chat-template names one)."
+        )
+        raise bad_request(text, "chat_template_kwargs")
+    asked = told.get("instruction", "")
+    if not isinstance(asked, str):
+        raise bad_request("chat_template_kwargs: instruction must be a text.", "chat_template_kwargs")
+    if asked and spec.pair is None:
+        name = name if given else "chat_template_kwargs"
         raise bad_request(f"{name}: this model is not told by what it compares; leave it out.", name)
-    return given or ""
+    return Comparison(asked, b"", most)
 
 
 def pair_prompts(
-    pairs_: Sequence[Pair], fields: Sequence[Pair], spec: PoolingSpec, instruction: str = "", most: int = 0
+    pairs_: Sequence[Pair], fields: Sequence[Pair], spec: PoolingSpec, how: Comparison = PLAIN
 ) -> tuple[list[Prompt], list[str]]:
     """Each pair as one, for a model that looks at both; or each text once, for one that makes vectors. And the field
-    that is to blame for each (of a pair the second text's: the first one's stands beside it). `most`: tokens of a
-    second text, if that is not 0.
+    that is to blame for each (of a pair the second text's: the first one's stands beside it).
     """
     if spec.head:
-        prompts = [PairPrompt(*pair, instruction, own[0], most) for pair, own in zip(pairs_, fields, strict=True)]
+        prompts = [_pair(pair, own[0], how) for pair, own in zip(pairs_, fields, strict=True)]
         return list(prompts), [own[1] for own in fields]
     found: dict[CutText, str] = {}
     for pair, own in zip(pairs_, fields, strict=True):
-        for text, field in zip(texts_of(pair, most), own, strict=True):
+        for text, field in zip(texts_of(pair, how.most), own, strict=True):
             found.setdefault(text, field)
     return [TextPrompt(text, most=tokens) for text, tokens in found], list(found.values())
 
 
-def texts_of(pair: Pair, most: int) -> tuple[CutText, CutText]:
-    """Both, the second of which has so many tokens, if that is not 0."""
-    return (pair[0], 0), (pair[1], most)
+def _pair(pair: Pair, field: str, how: Comparison) -> PairPrompt:
+    first, second = how.most
+    return PairPrompt(*pair, how.instruction, field, second, first, how.variables, how.template)
+
+
+def texts_of(pair: Pair, most: Limits) -> tuple[CutText, CutText]:
+    """Both, each of which has so many tokens, if that is not 0."""
+    return (pair[0], most[0]), (pair[1], most[1])

@@ -21,7 +21,7 @@ from actorserve.actors.protocol.request import (
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
 from ..errors import ApiError, bad_request
-from ..generation.fields.ranges import check_ranges, check_salt
+from ..generation.fields.ranges import check_cut, check_ranges, check_salt
 from ..generation.prompts import chat_prompt, check_template, check_tokens
 from ..openai.schemas import ChatRequest
 from ..settings import Settings
@@ -102,8 +102,7 @@ def work(
     check_ranges(body)
     if body.mm_processor_kwargs and settings.media is None:
         raise bad_request("mm_processor_kwargs: this model takes texts alone.", "mm_processor_kwargs")
-    if body.truncate_prompt_tokens == 0:
-        raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
+    check_cut(body.truncate_prompt_tokens, settings.max_model_len)
     check_salt(body.cache_salt)
     if len(prompts) > MAX_INPUTS:
         raise bad_request(f"{field}: at most {MAX_INPUTS} are taken in one request, not {len(prompts)}.", field)
@@ -141,6 +140,9 @@ def embedding(body: EmbeddingRequest, spec: PoolingSpec, task: str = EMBED) -> P
     wanted = asked or spec.dimensions
     if asked is not None and not spec.may_cut:
         raise bad_request(f"{field}: this model's vectors cannot be cut (is_matryoshka is false).", field)
+    if asked is not None and spec.cuts and asked not in (*spec.cuts, width):
+        known = ", ".join(map(str, spec.cuts))
+        raise bad_request(f"{field}: this model's vectors are cut to {known}, not to {asked}.", field)
     if wanted > width:
         raise bad_request(f"{field}: {wanted} is more than the {width} numbers of this model's vectors.", field)
     _check_dtype(body)
@@ -177,8 +179,8 @@ def score_of(body: PoolingFields, spec: PoolingSpec) -> Pooling:
 
 
 def of_task(body: PoolingRequest, spec: PoolingSpec) -> Pooling:
-    """POST /pooling: without a task one of each token, where that can be had."""
-    task: str = body.task or next((one for one in BY_TOKEN if one in spec.tasks), spec.tasks[0])
+    """POST /pooling: without a task what the model is for."""
+    task: str = body.task or spec.tasks[0]
     check_task(spec, task, "task")
     if task in (EMBED, TOKEN_EMBED):
         return embedding(body, spec, task)

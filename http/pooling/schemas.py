@@ -79,7 +79,9 @@ class PairFields(PoolingFields, kw_only=True):
 
     instruction: str | None = None  # by what texts are compared, for a model that is told so
     instruct: str | None = None  # the same
-    max_tokens_per_doc: Annotated[int | None, Range(0)] = None  # of each second text; 0: all
+    chat_template_kwargs: Object | None = None  # variables of the operator's template, which makes one text of two
+    max_tokens_per_query: Annotated[int | None, Range(0)] = None  # of each first text; 0: all
+    max_tokens_per_doc: Annotated[int | None, Range(0)] = None  # of each second
 
 
 class ScoreRequest(PairFields, kw_only=True):
@@ -100,7 +102,7 @@ class RerankRequest(PairFields, kw_only=True):
     """
 
     query: str
-    documents: list[str | dict[str, Any]] | None = None  # objects have a `text`, or what rank_fields say
+    documents: str | list[str | dict[str, Any]] | None = None  # objects have a `text`, or what rank_fields say
     rank_fields: list[str] | None = None  # Cohere's version 1
     texts: list[str] | None = None
     top_n: Annotated[int | None, Range(0)] = None  # 0: all

@@ -87,7 +87,12 @@ def parts_of_prompt(prompt: Prompt, field: str = "") -> dict[str, Any]:
         case TextPrompt() | TokenPrompt():
             return {field or "prompt": prompt}
         case PairPrompt():
-            return {field or prompt.field or "prompt": [prompt.text, prompt.second], "instruction": prompt.instruction}
+            return {
+                field or prompt.field or "prompt": [prompt.text, prompt.second],
+                "instruction": prompt.instruction,
+                "chat_template_kwargs": prompt.variables,
+                "chat_template": prompt.template,
+            }
         case SoundPrompt():
             return {field or "file": prompt.data, "prompt": prompt.text}
         case EmbedsPrompt():

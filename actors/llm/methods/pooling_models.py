@@ -16,14 +16,14 @@ from ..engine import FrontendThread
 from ..inputs.prompts import PromptType
 from ..inputs.tokenization import FIELD
 from ..pooling import (
-    ClassificationOutput,
-    EmbeddingOutput,
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
     PooledPrompt,
     PooledPrompts,
     PoolingOutput,
     PoolingParams,
     PoolingRequestOutput,
-    ScoringOutput,
+    ScoringRequestOutput,
     array_output,
     classification_output,
     cut_at,
@@ -48,7 +48,7 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         use_tqdm: Bar = True,
-    ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
+    ) -> list[EmbeddingRequestOutput]:
         """A vector for each prompt."""
         params = cut_at(pooling_params, truncate_prompt_tokens)
         made = self._pooled_prompts().of_task(prompts, params, EMBED, embedding_output, tokenization_kwargs)
@@ -62,7 +62,7 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         use_tqdm: Bar = True,
-    ) -> list[PoolingRequestOutput[ClassificationOutput]]:
+    ) -> list[ClassificationRequestOutput]:
         """The probabilities of all labels for each prompt."""
         params = cut_at(pooling_params, truncate_prompt_tokens)
         made = self._pooled_prompts().of_task(prompts, params, CLASSIFY, classification_output, tokenization_kwargs)
@@ -105,11 +105,15 @@ class PoolingMethods:
         pooling_params: PoolingParams | None = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
         use_tqdm: Bar = True,
-    ) -> list[PoolingRequestOutput[ScoringOutput]]:
-        """How near texts are: one with each of the others, or each with its own."""
+    ) -> list[ScoringRequestOutput]:
+        """How near texts are: one with each of the others, or each with its own. `chat_template` makes one text of both
+        for a model that looks at both, of messages of a `query` and a `document`.
+        """
         params = cut_at(pooling_params, truncate_prompt_tokens)
-        return self._pooled(self._pooled_prompts().scores(data_1, data_2, params, tokenization_kwargs), use_tqdm)
+        made = self._pooled_prompts().scores(data_1, data_2, params, tokenization_kwargs, chat_template)
+        return self._pooled(made, use_tqdm)
 
     def _of_plugin(self, data: Any, params: Params, task: str, use_tqdm: Bar) -> PoolingRequestOutput[Any]:
         made, own, given = self._pooled_prompts(), f"llm-{uuid.uuid4().hex}", msgspec.json.encode(data)

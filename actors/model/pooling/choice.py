@@ -72,7 +72,7 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
     dense = found.dense if found and not head.kind else []
     width = _width(dense, hidden * len(methods))
     spec = PoolingSpec(
-        tasks=_served(options, _tasks(head.kind, base, not dense or dense[0].inputs == hidden)),
+        tasks=_served(options, _tasks(name, head.kind, base, not dense or dense[0].inputs == hidden)),
         base=base,
         methods=methods,
         normalize=_normalizes(options, found),
@@ -81,6 +81,7 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         dense=dense,
         dimensions=_dimensions(options, width),
         may_cut=_may_cut(whole),
+        cuts=_cuts(whole),
         head=head.kind,
         labels=list(head.labels),
         layers=list(head.layers),
@@ -88,6 +89,7 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         rows=list(head.rows),
         difference=head.difference,
         pair=head.pair,
+        templated=bool(head.kind and config.chat_template),
         step_tag=-1 if options.step_tag_id is None else options.step_tag_id,
         activation=activation,
         score_activation=score,
@@ -122,6 +124,7 @@ def _of_two(
         width=width,
         dimensions=_dimensions(options, width),
         may_cut=_may_cut(whole),
+        cuts=_cuts(whole),
         prompts=found.prompts if found else {},
         default_prompt=found.default_prompt if found else "",
         lower_case=dual.lower_case,
@@ -217,8 +220,20 @@ def _may_cut(whole: Values) -> bool:
     return whole.flag("is_matryoshka", True)
 
 
-def _tasks(head: str, base: str, by_token: bool) -> list[str]:
-    """`by_token`: what is behind the pooling takes one token's state, and not only what several methods make of all."""
+def _cuts(whole: Values) -> list[int]:
+    """To how many numbers a vector may be cut, where the model says so; what it says must be such numbers."""
+    given = whole["matryoshka_dimensions"] or []
+    if not isinstance(given, list) or not all(type(one) is int and one > 0 for one in given):
+        raise whole.wrong("matryoshka_dimensions", "a list of numbers of at least 1")
+    return given
+
+
+def _tasks(name: str, head: str, base: str, by_token: bool) -> list[str]:
+    """What it is for comes first. `by_token`: what is behind the pooling takes one token's state, and not only what
+    several methods make of all.
+    """
+    if head and name in REWARDS:
+        return [TOKEN_CLASSIFY, CLASSIFY]
     if head == TOKEN:
         return [TOKEN_CLASSIFY]
     if head == SEQUENCE:

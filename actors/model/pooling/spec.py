@@ -59,6 +59,7 @@ class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
     dense: list[DenseSpec] = []
     dimensions: int = 0  # what a vector is cut to if a request does not say; 0: it is not
     may_cut: bool = True  # requests may ask for `dimensions`
+    cuts: list[int] = []  # of these alone, if there are any
     head: str = ""  # SEQUENCE or TOKEN
     labels: list[str] = []
     layers: list[HeadLayer] = []  # of the head, by a decoder of this server
@@ -67,6 +68,7 @@ class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
     difference: bool = False  # one label: the second token's less the first's
     step_tag: int = -1  # scores by token are those of this token alone; -1: of all
     pair: PairForm | None = None
+    templated: bool = False  # the chat template that the operator names makes one text of two
     activation: str = ""  # of labels' scores in classification: as Pooling has it
     score_activation: str = ""  # of the score of a pair
     prompts: dict[str, str] = {}

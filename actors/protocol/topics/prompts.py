@@ -46,6 +46,9 @@ class PairPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pa
     instruction: str = ""  # by what, for a model that is told so
     field: str = ""  # where the first stands in the request
     most: int = 0  # tokens of the second, if that is not 0: of a longer one the first are taken
+    most_first: int = 0  # likewise of the first
+    variables: bytes = b""  # JSON of a template's, where a chat template makes one text of both
+    template: str = ""  # one in place of the server's
 
 
 class SoundPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sound"):

@@ -62,8 +62,7 @@ def check_fields(
             raise bad_request(f"{name} must be {least}, not 0.", name)
     if request.n_predict is not None:
         _limit(request, NO_LIMIT if request.n_predict < 0 else request.n_predict)
-    if request.truncate_prompt_tokens == 0:
-        raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
+    check_cut(request.truncate_prompt_tokens)
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options")
     if request.prompt_logprobs is not None and request.stream:
@@ -75,6 +74,15 @@ def check_fields(
         _check_logprobs(request, vocab_size, most_logprobs)
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise bad_request("top_logprobs goes with logprobs: true.", "top_logprobs")
+
+
+def check_cut(keep: int | None, longest: int | None = None) -> None:
+    """400 for a `truncate_prompt_tokens` of nothing, or of more than the model takes, where that is known."""
+    if keep == 0:
+        raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
+    if longest is not None and (keep or 0) > longest:
+        text = f"truncate_prompt_tokens must be at most {longest} (max_model_len), not {keep}."
+        raise bad_request(text, "truncate_prompt_tokens")
 
 
 def _check_logprobs(request: GenerationFields, vocab_size: int, most: int) -> None:

@@ -62,7 +62,6 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "flat_logprobs": NOTHING,
     "kv_transfer_params": NOTHING,
     "logits_processors": NOTHING,
-    "max_tokens_per_query": NOTHING,
     "media_io_kwargs": NOTHING,
     "mm_processor_kwargs": NOTHING,
     "output_mode": (None, "tokens"),

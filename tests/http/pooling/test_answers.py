@@ -16,7 +16,7 @@ from actorserve.http.generation.job import Job
 from actorserve.http.openapi import pooling as said
 from actorserve.http.output.answer import Answer
 from actorserve.http.pooling import answers
-from actorserve.http.pooling.pairs import pair_prompts
+from actorserve.http.pooling.pairs import Comparison, pair_prompts
 from actorserve.http.pooling.prepare import embedding, of_task
 from actorserve.http.pooling.schemas import EmbeddingRequest, PoolingRequest
 
@@ -80,6 +80,14 @@ def test_a_vectors_length_by_either_name() -> None:
     assert embedding(EmbeddingRequest(output_dimension=1, dimensions=1), EMBEDS).dimensions == 1
 
 
+def test_a_model_that_says_how_its_vectors_are_cut_is_asked_for_no_other_length() -> None:
+    trained = msgspec.structs.replace(EMBEDS, width=8, cuts=[2, 4])
+    for asked, told in ((2, 2), (4, 4), (8, 0)):  # 0: they are not cut
+        assert embedding(EmbeddingRequest(dimensions=asked), trained).dimensions == told
+    with pytest.raises(ApiError, match="dimensions: this model's vectors are cut to 2, 4, not to 3"):
+        embedding(EmbeddingRequest(dimensions=3), trained)
+
+
 def test_bits_are_of_embeddings_alone() -> None:
     with pytest.raises(ApiError, match="output_dtype"):
         embedding(PoolingRequest(output_dtype="binary"), EMBEDS)
@@ -115,9 +123,9 @@ async def test_scores_of_a_head_and_of_vectors() -> None:
     compared = answers.pair_scores(job([1, 0], [3, 4], [0, 0]), pairs, EMBEDS)  # of each text once
     assert compared == pytest.approx([0.6, 0])
     itself = [("a", "a"), ("a", "b")]  # whose query is whole, and its document is not
-    prompts, _ = pair_prompts(itself, itself, EMBEDS, most=2)
+    prompts, _ = pair_prompts(itself, itself, EMBEDS, Comparison(most=(0, 2)))
     assert prompts == [TextPrompt("a"), TextPrompt("a", most=2), TextPrompt("b", most=2)]
-    assert answers.pair_scores(job([1, 0], [3, 4], [0, 1]), itself, EMBEDS, 2) == pytest.approx([0.6, 0])
+    assert answers.pair_scores(job([1, 0], [3, 4], [0, 1]), itself, EMBEDS, (0, 2)) == pytest.approx([0.6, 0])
     assert len(pair_prompts(itself, itself, EMBEDS)[0]) == 2
 
 

@@ -215,6 +215,7 @@ def test_files_that_cannot_be_are_named(file: str, value: object, text: str, tmp
         ({"pooler_config": {"dimensions": 33}}, "--pooler-config: dimensions: 33 is more than the 32"),
         ({"pooler_config": {"pooling_type": "BEST"}}, "--pooler-config: pooling_type: BEST is none of"),
         ({"pooler_config": {"step_tag": 3}}, "--pooler-config: step_tag is none of"),
+        ({"hf_overrides": {"matryoshka_dimensions": [16, "8"]}}, "matryoshka_dimensions"),
     ],
 )
 def test_options_that_cannot_be_are_named(options: dict[str, Any], text: str, tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def test_a_text_is_cut_between_its_marks(client: httpx.Client, encoder: Path) ->
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", ""),
         ({"input": "a", "truncate_prompt_tokens": 1}, "truncate_prompt_tokens", "no room"),
         ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
+        ({"input": "a", "truncate_prompt_tokens": 131}, "truncate_prompt_tokens", "at most 130"),
         ({"input": ["a"] * 2049}, "input", "at most 2048"),
         ({"input": "a", "normalize": True, "use_activation": False}, "use_activation", "contradict"),
     ],
@@ -170,7 +171,13 @@ def test_scores_and_rankings_by_cosine(client: httpx.Client, expected: np.ndarra
     refused(client, "/score", compared | {"text_1": LONG}, "text_1", too_long)  # it is no document
     refused(client, "/rerank", cut | {"query": LONG, "max_tokens_per_doc": 200}, "query", too_long)
     assert client.post("/rerank", json=cut | {"max_tokens_per_doc": 4096}).status_code == 200
-    refused(client, "/score", compared | {"max_tokens_per_query": 5}, "max_tokens_per_query", "not supported")
+    assert client.post("/score", json=compared | {"text_1": LONG, "max_tokens_per_query": 5}).status_code == 200
+    refused(client, "/score", compared | {"max_tokens_per_query": -1}, "max_tokens_per_query", "at least 0")
+    for name, text in (("style", "no chat template makes one text of two"), ("instruction", "this model is not told")):
+        variables = {"query": "a", "documents": "b", "chat_template_kwargs": {name: "short"}}
+        refused(client, "/rerank", variables, "chat_template_kwargs", text)
+    one = client.post("/rerank", json={"query": SENTENCES[0], "documents": SENTENCES[1]}).json()["results"]
+    assert [(hit["index"], hit["document"]) for hit in one] == [(0, {"text": SENTENCES[1]})]
     padded = {"input": "a", "padding": "max_length"}
     refused(client, "/v1/embeddings", padded, "padding", "not supported")
     assert client.post("/v1/embeddings", json=padded | {"padding": "do_not_pad"}).status_code == 200
@@ -178,12 +185,13 @@ def test_scores_and_rankings_by_cosine(client: httpx.Client, expected: np.ndarra
 
 
 def test_pooling_by_token(client: httpx.Client, encoder: Path) -> None:
-    (one,) = client.post("/pooling", json={"input": SENTENCES[0]}).json()["data"]
+    (one,) = client.post("/pooling", json={"input": SENTENCES[0], "task": "token_embed"}).json()["data"]
     tokens = np.array(one["data"])
     assert tokens.shape == (len(encode(encoder, SENTENCES[0])[0]), 32)
     assert np.allclose(np.linalg.norm(tokens, axis=1), 1, atol=1e-5)
-    (whole,) = client.post("/pooling", json={"input": SENTENCES[0], "task": "embed"}).json()["data"]
-    assert cosines(whole["data"], embed(client, SENTENCES[0])[0]) > EXACT
+    for task in ({}, {"task": "embed"}):  # which is what the model is for
+        (whole,) = client.post("/pooling", json={"input": SENTENCES[0], **task}).json()["data"]
+        assert cosines(whole["data"], embed(client, SENTENCES[0])[0]) > EXACT
     refused(client, "/pooling", {"input": "a", "task": "classify"}, "task", "token_embed")
 
 

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from actorserve.actors.llm.outputs import CompletionOutput as CompletionOutput
     from actorserve.actors.llm.outputs import PromptError as PromptError
     from actorserve.actors.llm.outputs import RequestOutput as RequestOutput
+    from actorserve.actors.llm.pooling import ClassificationOutput as ClassificationOutput
+    from actorserve.actors.llm.pooling import ClassificationRequestOutput as ClassificationRequestOutput
+    from actorserve.actors.llm.pooling import EmbeddingOutput as EmbeddingOutput
+    from actorserve.actors.llm.pooling import EmbeddingRequestOutput as EmbeddingRequestOutput
+    from actorserve.actors.llm.pooling import PoolingOutput as PoolingOutput
     from actorserve.actors.llm.pooling import PoolingParams as PoolingParams
+    from actorserve.actors.llm.pooling import PoolingRequestOutput as PoolingRequestOutput
+    from actorserve.actors.llm.pooling import ScoringOutput as ScoringOutput
+    from actorserve.actors.llm.pooling import ScoringRequestOutput as ScoringRequestOutput
     from actorserve.actors.llm.sampling_params import RequestOutputKind as RequestOutputKind
     from actorserve.actors.llm.sampling_params import SamplingParams as SamplingParams
     from actorserve.actors.llm.sampling_params import StructuredOutputsParams as StructuredOutputsParams
@@ -52,7 +60,15 @@ _HOMES = {  # loaded when they are asked for, so that the package itself is ligh
     "LLM": "llm.llm",
     "LoRARequest": "llm.inputs.lora",
     "LogitsProcessor": "worker.plugins.interface",
+    "ClassificationOutput": "llm.pooling",
+    "ClassificationRequestOutput": "llm.pooling",
+    "EmbeddingOutput": "llm.pooling",
+    "EmbeddingRequestOutput": "llm.pooling",
+    "PoolingOutput": "llm.pooling",
     "PoolingParams": "llm.pooling",
+    "PoolingRequestOutput": "llm.pooling",
+    "ScoringOutput": "llm.pooling",
+    "ScoringRequestOutput": "llm.pooling",
     "PromptError": "llm.outputs",
     "RequestOutput": "llm.outputs",
     "SamplingParams": "llm.sampling_params",
