@@ -48,3 +48,13 @@ def native_kernels() -> Iterator[None]:
     assert native.start("native", 2).startswith("native")
     yield
     native.stop()
+
+
+@pytest.fixture(params=["native", "torch"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is loaded meanwhile computes by these: both kinds."""
+    if request.param == "native":
+        need_compiler()
+    native.start(request.param, 2)
+    yield
+    native.stop()

@@ -1,49 +1,21 @@
 """What the KV memory of a CPU worker is divided into: blocks, of one table or several, states of rows, and snapshots.
 
-Where some layers see a window and others everything, the layers that see one are divided into tables of as many layers
-as see everything: a block is then so many tokens of one table's layers, the same number of bytes in each, and tables
-of windows let go of their blocks (scheduler/memory/windows.py). That is done where it saves memory at the longest
-sequence. The first table lets go of nothing, for by it prefixes are found; where no layer sees everything, it has a
-few of the others, as many as make a sequence take least.
-Knows no torch.
+Which layers lie in which table says windows.py. Knows no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
-
-import msgspec
 
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import DFlashOptions, is_wanted, read_speculative
-from .kv import GROUP, KVSpec, KVType, LayerAttention
+from .kv import GROUP, KVSpec, KVType
+from .windows import WindowPlan, plan_windows
 
-MARGIN = 16  # tokens more than a window's that are kept: aligned attention reads whole pieces, and masks what is hidden
 SHARE_OF_SNAPSHOTS = 0.25  # of the memory that rows' states leave
 MAX_SNAPSHOTS = 1024
 MOST_DRAFTING = 32  # rows whose blocks of drafts are made in one pass
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "bool": 1}
-
-
-class WindowPlan(NamedTuple):
-    """Which layers lie in which block table, of which the first keeps everything."""
-
-    tables: tuple[tuple[int, ...], ...]
-    window: int  # tokens back that are kept for the others
-    blocks: int  # of one of these tables that a sequence holds at most
-
-    def specs(self, kv: KVSpec) -> list[KVSpec]:
-        """The same model, of each table its layers and those that read their keys and values."""
-        return [msgspec.structs.replace(kv, layers=_only(kv.layers, set(table))) for table in self.tables]
-
-    def table_of(self, kv: KVSpec) -> list[int]:
-        """The table of each layer, or of the one whose keys and values it reads; 0 where it has none."""
-        own = {layer: table for table, layers in enumerate(self.tables) for layer in layers}
-        return [
-            own.get(index if layer is None or layer.source is None else layer.source, 0)
-            for index, layer in enumerate(kv.layers)
-        ]
 
 
 class KVMemory(NamedTuple):
@@ -119,7 +91,7 @@ def plan_kv_memory(
     if windows is None:
         rows, own = spare_blocks(config)
         return KVMemory(kv.block_bytes(config.block_size, kept) + beside, sequence, None, row, rows * own * beside)
-    block = windows.specs(kv)[0].block_bytes(config.block_size, kept)
+    block = windows.block_bytes(kv, config.block_size, kept)
     return KVMemory(block, sequence + (len(windows.tables) - 1) * windows.blocks, windows, row)
 
 
@@ -146,51 +118,3 @@ def check_kept(kv: KVSpec, kind: KVType) -> None:
                 raise ConfigError(
                     f"{option}: its heads are {width} numbers wide, and {GROUP} are kept together; int8 takes any width"
                 )
-
-
-def plan_windows(kv: KVSpec, config: Config, sequence: int) -> WindowPlan | None:
-    """The tables for sequences of up to so many blocks; None where one table for all layers takes no more memory."""
-    pools = kv.pools()
-    if len(pools) != 1 or pools[0].key_dim != pools[0].value_dim:
-        return None
-    spans = {index: _reach(kv.layers, index) for index in pools[0].layers}
-    full = [index for index, reach in spans.items() if reach is None]
-    seen = {index: reach for index, reach in spans.items() if reach is not None}
-    if not seen:
-        return None
-    window = max(seen.values()) + MARGIN
-    blocks = -(-(window + config.max_num_batched_tokens) // config.block_size) + 1
-    if not full:
-        full = list(seen)[: _fewest(len(seen), blocks, sequence)]
-        seen = {index: reach for index, reach in seen.items() if index not in full}
-    if not seen:
-        return None
-    others = [tuple(list(seen)[first : first + len(full)]) for first in range(0, len(seen), len(full))]
-    if len(others) * blocks > sequence:  # the KV map has room for twice the blocks of one table
-        return None
-    return WindowPlan((tuple(full), *others), window, blocks)
-
-
-def _fewest(layers: int, blocks: int, sequence: int) -> int:
-    """How many layers a table has, where all see windows and tables but the first keep `blocks` of a sequence."""
-    sizes = [size for size in range(1, layers + 1) if layers % size == 0]
-    return min(
-        (size for size in sizes if (layers // size - 1) * blocks <= sequence),
-        key=lambda size: size * (sequence + (layers // size - 1) * blocks),
-    )
-
-
-def _reach(layers: Sequence[LayerAttention | None], index: int) -> int | None:
-    """How many tokens back, itself included, is seen of this layer's keys by it and by those that read them."""
-    readers = [layer for layer in (layers[index], *(x for x in layers if x and x.source == index)) if layer is not None]
-    reaches = [
-        min(number for number in (x.window, x.chunk) if number) if x.window or x.chunk else None for x in readers
-    ]
-    return None if None in reaches else max(reach for reach in reaches if reach is not None)
-
-
-def _only(layers: Sequence[LayerAttention | None], wanted: set[int]) -> tuple[LayerAttention | None, ...]:
-    return tuple(
-        layer if layer is not None and (index if layer.source is None else layer.source) in wanted else None
-        for index, layer in enumerate(layers)
-    )

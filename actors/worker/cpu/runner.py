@@ -86,8 +86,8 @@ class CpuRunner:
         self.block_size = block_size
         self.computed, self.known, self.logged = (np.zeros(rows, np.int64) for _ in range(3))
         self.slot, self.last = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        tables = len(pools.tables) if isinstance(pools, TabledKV) else None
-        self.blocks = RowBlocks(rows, -(-log.shape[1] // block_size), tables)
+        strides = pools.strides if isinstance(pools, TabledKV) else None
+        self.blocks = RowBlocks(rows, -(-log.shape[1] // block_size), strides)
         self.sampling = Parameters(
             **{name: np.zeros(rows, dtype) for name, dtype in row_types().items()}, position=self.known
         )

@@ -14,8 +14,9 @@ from actorserve.kernels.triton.rotary_kv import Pools
 
 from ...model.architecture import Architecture
 from ...model.memory.kv import PoolSpec
-from ...model.memory.kv_memory import KVMemory, WindowPlan, plan_windows
+from ...model.memory.kv_memory import KVMemory
 from ...model.memory.machine import available_bytes
+from ...model.memory.windows import WindowPlan, plan_windows
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import DraftModelOptions, read_speculative
 

@@ -11,8 +11,9 @@ import torch
 
 from actorserve.kernels.triton.drafts import Lookup
 
-from ...model.memory.kv_memory import KVMemory, WindowPlan
+from ...model.memory.kv_memory import KVMemory
 from ...model.memory.machine import usable_cores
+from ...model.memory.windows import WindowPlan
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import NgramOptions, count_drafts, read_speculative
 from ...protocol.step import KVLayout

@@ -106,7 +106,7 @@ class NativePool:
         """`keys` and `values` of each layer [kv_heads, slots, …], `scales` [layers, 2, kv_heads, slots]; `joined`:
         values lie behind the keys as if they were of further heads, `kept` as these."""
         self.library, self.scales, self.joined = library, scales, joined
-        self.heads, self.slots = keys[0].shape[:2]
+        self.slots = keys[0].stride(0) // keys[0].stride(1)  # from head to head
         self.kept = kept
         pairs = [(None, None)] * len(keys) if scales is None else [(k.data_ptr(), v.data_ptr()) for k, v in scales]
         self.places = [_Place(k.data_ptr(), v.data_ptr(), *p) for k, v, p in zip(keys, values, pairs, strict=True)]

@@ -72,20 +72,3 @@ def test_what_a_query_sees_first_and_for_how_long() -> None:
             for p in range(20):
                 later = [q for q in range(p, 40) if seen[q] != seen[p]]
                 assert rule.steps_on(p) == (later[0] - 1 - p if later else math.inf), (window, chunk, p)
-
-
-@pytest.mark.parametrize(
-    ("layers", "length", "tables", "share"),
-    [(32, 32_768, 8, 3), (32, 4_096, 2, 1.1), (32, 2_048, 1, 1), (6, 16_384, 6, 3), (7, 1_000_000, 7, 6)],
-)
-def test_where_no_layer_sees_everything_a_few_keep_it(layers: int, length: int, tables: int, share: float) -> None:
-    """A table of a divisor of the layers each: the first keeps all, and the others their window."""
-    one = LayerAttention(heads=8, kv_heads=2, key_dim=64, value_dim=64, scale=1.0, window=2000)
-    kv = KVSpec(layers=(one,) * layers)
-    config = Config(block_size=16, max_num_batched_tokens=1000)
-    plan, whole = plan_kv_memory(kv, config, length, 4), plan_kv_memory(kv, config, length, 4, may_free=False)
-    assert (1 if plan.windows is None else len(plan.windows.tables)) == tables
-    taken, before = (one.block_bytes * one.sequence_blocks for one in (plan, whole))
-    assert taken * share <= before
-    if plan.windows is not None:
-        assert sorted(layer for table in plan.windows.tables for layer in table) == list(range(layers))

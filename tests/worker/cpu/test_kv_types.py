@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 from actorserve.kernels.cpu.pool_memory import PoolMemory, QuantisedPool
-from tests.support.compiler import need_compiler
 from tests.support.models.checkpoints import VOCABULARY
 from tests.worker.cpu.test_windows_and_states import WINDOWED, Echo, TorchBench, alone, load, run_crowd
 from tests.worker.driver import Driver, Sequence, config_for, make_runner, plain_memory
@@ -30,16 +29,7 @@ MAX_TOKENS = 256
 Folders = Callable[..., Path]
 
 
-@pytest.fixture(params=["native", "torch"], autouse=True)
-def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both kinds."""
-    if request.param == "native":
-        need_compiler()
-    native.start(request.param, 2)
-    yield
-    native.stop()
-
-
+pytestmark = pytest.mark.usefixtures("kernels")
 QUICK = [
     *(("native", kept, 0) for kept in ("float32", "int8", "fp8", "nvfp4", "turboquant_3bit_nc")),
     *(("native", "turboquant_k3v4_nc", 4), ("torch", "turboquant_3bit_nc", 4)),

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.memory.kv import KVSpec, StateSpec, uniform
-from actorserve.actors.model.memory.kv_memory import MARGIN, plan_kv_memory, plan_windows
-from actorserve.actors.options.config import Config, ConfigError, make_config
+from actorserve.actors.model.memory.kv import StateSpec
+from actorserve.actors.model.memory.windows import MARGIN
+from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import Step, StepDone
 from actorserve.actors.worker.cpu.executor import CpuModel
@@ -251,56 +251,6 @@ def test_a_fresh_row_has_no_states_and_one_elsewhere_is_refused() -> None:
 
 
 # --- plans of memory -------------------------------------------------------------------------------------------------
-
-
-def windows_of(every: int, layers: int, window: int) -> KVSpec:
-    """A window in all layers but every such one."""
-    return uniform([None if index % every == every - 1 else window for index in range(layers)], 4, 2, 64, 1.0)
-
-
-def test_tables_have_as_many_layers_as_see_everything() -> None:
-    config = make_config({"max_num_batched_tokens": 512, "block_size": 32})
-    plan = plan_windows(windows_of(6, 26, 512), config, 512)
-    assert plan is not None
-    assert plan.tables[0] == (5, 11, 17, 23) and len(plan.tables) == 7 and plan.tables[-1] == (24, 25)
-    assert sorted(layer for table in plan.tables for layer in table) == list(range(26))
-    assert plan.window == 512 + MARGIN
-
-
-@pytest.mark.parametrize(
-    "kv",
-    [
-        windows_of(1, 6, 512),  # none sees a window
-        uniform([20_000] * 6, 4, 2, 64, 1.0),  # none sees everything, and all see all of the longest
-        windows_of(6, 12, 9000),  # it is longer than what it would save
-    ],
-)
-def test_one_table_where_nothing_is_saved(kv: KVSpec) -> None:
-    config = make_config({"max_num_batched_tokens": 512, "block_size": 32})
-    assert plan_windows(kv, config, 512) is None
-    assert plan_kv_memory(kv, config, 16384, 4).block_bytes == kv.block_bytes(32, 4)
-
-
-def test_windows_in_five_of_six_layers_hold_three_times_the_tokens() -> None:
-    """In 16 MB, of sequences of 16k: with the options that a server has where nobody sets them."""
-    config, held = make_config({}), []
-    for kv in (windows_of(6, 6, 1024), uniform([None] * 6, 4, 2, 64, 1.0)):
-        plan = plan_kv_memory(kv, config, 16384, 4)
-        held.append(plan.tokens(config, 16384, (16 << 20) // plan.block_bytes))
-    windows, full = held
-    assert windows >= 3 * full
-
-
-def test_a_layer_that_reads_another_ones_keys_counts_for_it() -> None:
-    """What one that sees everything reads, is kept."""
-    kv = windows_of(2, 4, 100)
-    everything = kv.layers[1]
-    assert everything is not None and everything.window is None
-    sharing = msgspec.structs.replace(everything, source=0)
-    config = make_config({"max_num_batched_tokens": 64, "block_size": 16})
-    plan = plan_windows(KVSpec(layers=(*kv.layers, sharing)), config, 1024)
-    assert plan is not None and plan.tables == ((0, 1, 3), (2,))
-    assert plan.table_of(KVSpec(layers=(*kv.layers, sharing))) == [0, 0, 1, 0, 0]
 
 
 def test_states_that_leave_no_room_and_drafts_are_named(checkpoints: Folders) -> None:

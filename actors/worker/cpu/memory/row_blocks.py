@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..batch import BlockTables
@@ -10,9 +12,11 @@ from ..batch import BlockTables
 class RowBlocks:
     """Of each row its blocks, in the order of its tokens; of several tables one after the other."""
 
-    def __init__(self, rows: int, entries: int, tables: int | None) -> None:
-        """`entries` of each table; `tables`: None where memory has one table alone."""
-        self._entries = entries
+    def __init__(self, rows: int, entries: int, strides: Sequence[int] | None) -> None:
+        """`entries` of each table; `strides`: what the numbers of each one's blocks are multiplied with, None where
+        memory has one table alone."""
+        tables = None if strides is None else len(strides)
+        self._entries, self._strides = entries, strides or (1,)
         self._blocks = np.zeros((rows, (tables or 1) * entries), np.int64)
         # a row's blocks do not follow one another, by tables where there are several; these have a first block
         self._scattered = np.zeros(rows if tables is None else (rows, tables), np.bool_)
@@ -26,6 +30,7 @@ class RowBlocks:
 
     def place(self, row: int, blocks: np.ndarray) -> None:
         """A sequence takes a row."""
+        blocks = blocks.astype(np.int64) * self._strides[0]
         self._blocks[row, : blocks.size] = blocks
         self._scattered[row], self._begun[row] = False, False
         self._scattered[(row, 0) if self._scattered.ndim > 1 else row] = (np.diff(blocks) != 1).any()
@@ -33,7 +38,8 @@ class RowBlocks:
     def add(self, new_blocks: np.ndarray) -> bool:
         """Blocks that rows get: [row, index, block] each. Whether one of them does not follow its row's last one."""
         scattered = False
-        for row, index, block in new_blocks.tolist():
+        for row, index, number in new_blocks.tolist():
+            block = number * self._strides[index // self._entries]
             self._blocks[row, index] = block
             scattered |= self._scatters(row, index, block)
         return scattered

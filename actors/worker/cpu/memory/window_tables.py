@@ -1,8 +1,11 @@
 """KV memory in several block tables: the layers that see everything in one, those that see a window in others.
 
 All tables take their blocks from one memory, `[layers of a table, 2, kv_heads, slots, head_dim]`; a block is so many
-tokens of one table's layers (model/memory/kv_memory.py). Towards a model this is PagedKV and StepAttention: what it
+tokens of one table's layers (model/memory/windows.py). Towards a model this is PagedKV and StepAttention: what it
 writes and how it attends goes to the table of the layer. `slots` of a step are [tables, tokens].
+
+Where blocks are packed, a table sees each as many as its layers' heads have rows in it: of the memory's block b the
+first is `strides[table] * b`, and a head's rows begin with the head's own.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.native.library import Library
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
-from actorserve.kernels.cpu.pool_memory import QuantisedPool
+from actorserve.kernels.cpu.pool_memory import Pool, QuantisedPool
 
 from ....model.memory.kv import KVSpec, KVType
-from ....model.memory.kv_memory import WindowPlan
-from ...memory import make_pools
+from ....model.memory.windows import WindowPlan
+from ...memory import make_packed_pools, make_pools
 
 
 class TabledKV:
@@ -40,15 +43,19 @@ class TabledKV:
     ) -> None:
         """`blocks` in all tables together; the others as of PagedKV, and `kind` is that of keys and values."""
         specs = plan.specs(spec)
-        (memory,) = make_pools(specs[0], blocks, block_size, kind)
-        assert not isinstance(memory, tuple), "keys and values have widths of their own"
         self.spec, self.block_size, self.aligned = spec, block_size, aligned
-        self.memory = memory
         self.table_of = plan.table_of(spec)
-        layers = [len(table) for table in plan.tables]
+        self.strides = [1] * len(specs)
+        if plan.packing is None:
+            (memory,) = make_pools(specs[0], blocks, block_size, kind)
+            assert not isinstance(memory, tuple), "keys and values have widths of their own"
+            pools: list[Pool] = [_first(memory, len(table)) for table in plan.tables]
+        else:
+            pools = make_packed_pools(specs, plan.packing, blocks, block_size, kind)
+            self.strides = [plan.packing.rows(*own.pools()) for own in specs]
         self.tables = [
-            PagedKV(own, [_first(memory, count)], block_size, aligned, model_dtype, library, narrow)
-            for own, count in zip(specs, layers, strict=True)
+            PagedKV(own, [pool], block_size, aligned, model_dtype, library, narrow)
+            for own, pool in zip(specs, pools, strict=True)
         ]
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
