@@ -33,6 +33,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LARGEST_GROUP = 128  # query heads that share a head of keys: 16 of them are the rows of one product
 LARGEST_HEAD = 576
 BLOCK_SIZES = range(16, 129, 16)
+ALONE = 1  # likewise a block of one token, as where queries see tokens that were chosen
 FURTHEST = 1 << 31  # offsets within a block, and sizes, are 32-bit numbers; offsets of blocks, rows and heads are not
 
 
@@ -123,7 +124,7 @@ def check(queries: Tensor, pages: Pages) -> None:
     _demand(heads > 0 and heads % kv_heads == 0, f"{heads} heads of queries over {kv_heads} of keys")
     group = heads // kv_heads
     _demand(group <= LARGEST_GROUP, f"{group} heads share one of keys, at most {LARGEST_GROUP} can")
-    _demand(block_size in BLOCK_SIZES, f"blocks of {block_size}: not a multiple of 16 up to 128")
+    _demand(block_size in (ALONE, *BLOCK_SIZES), f"blocks of {block_size}: not a multiple of 16 up to 128")
     near = queries.stride(2) == keys.stride(3) == values.stride(3) == 1
     _demand(near, "the numbers of a head must lie side by side")
     for pool in (keys, values):

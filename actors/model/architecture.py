@@ -82,6 +82,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
                 value_dim=self.latent.rank,
                 scale=self.attention_scale,
                 values_in_keys=True,
+                beside=0 if self.latent.index is None else self.latent.index.dim,
             )
             return KVSpec(layers=(same,) * self.layers)
         sizes = self.heads, self.kv_heads, self.head_dim

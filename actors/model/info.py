@@ -17,8 +17,6 @@ from .forms import as_read, without_gguf
 from .generation import end_tokens, in_file, read_override, sampling_defaults, with_end_of
 from .gguf.folder import SOURCES, check_header
 from .media import changes_of, modalities_of
-from .memory.dtypes import check_layers_on_gpu
-from .memory.machine import may_have_gpu
 from .mistral.folder import form_of
 from .names import CODE, check_folder, find_folder, use_cache
 from .pooling.choice import pools, read_pooling
@@ -139,8 +137,6 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     if config.worker == "model" and pooling is None and encoder is None:
         shape = find_architecture(whole.values, config.model_impl, config.quantization, whole.file)
         vision, hidden = (None, 0) if shape is None else (shape.vision, shape.hidden_size)
-        if shape is not None and config.device != "cpu" and may_have_gpu():
-            check_layers_on_gpu(shape)
         if complete and shape is not None and config.load_format != "dummy":
             check_index(folder, shape)
     if complete and config.tokenizer is None and not config.skip_tokenizer_init:

@@ -47,6 +47,9 @@ class MoeShape(msgspec.Struct, frozen=True, kw_only=True):
     clamped: ClampedGate | None = None  # how an expert is gated; None: as the model's activation says
 
 
+INDEX_NORM_EPS = 1e-6  # of the norm of an indexer's keys, whatever config.json says of others
+
+
 class IndexShape(msgspec.Struct, frozen=True, kw_only=True):
     """Of what chooses the tokens that a query sees."""
 

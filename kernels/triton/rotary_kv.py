@@ -45,6 +45,7 @@ class Pools(NamedTuple):
     keys: Tensor  # [blocks, kv_heads, block_size, head_dim]
     values: Tensor  # [blocks, kv_heads, block_size, value_dim]
     scales: Scales | None = None  # of keys and values of 8 bits
+    index_keys: Tensor | None = None  # [blocks, 1, block_size, dim]: keys of what chooses the tokens that are seen
 
 
 class Norms(NamedTuple):
@@ -210,7 +211,7 @@ def rotate_and_write(
     tile, kv_tile = (max(1, PROGRAM // triton.next_power_of_2(size)) for size in (head_dim, max(head_dim, value_dim)))
     kv_heads, block_size = pools.keys.shape[1:3]
     q_gain, k_gain, eps = norms if norms is not None else (q, k, 0.0)
-    keys, values, scales = pools
+    keys, values, scales, _ = pools
     if scales is not None:
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     rotary_kv_kernel[(tokens, triton.cdiv(heads, tile) + triton.cdiv(kv_heads, kv_tile))](

@@ -100,12 +100,6 @@ def check_quantization(config: Config, shape: Architecture, on_gpu: bool) -> Non
         raise ConfigError(f"{asked} {method.name}: {reason}")
 
 
-def check_layers_on_gpu(shape: Architecture) -> None:
-    """ConfigError if its layers are for a CPU alone, whatever GPU there is."""
-    if shape.latent is not None and shape.latent.index is not None:
-        raise ConfigError("model: layers whose queries see some tokens alone are computed on a CPU (--device cpu)")
-
-
 def architecture_on_gpu(config: Config, shape: Architecture, of_gguf: bool = False) -> tuple[Architecture, bool]:
     """The architecture as a GPU computes it, and whether weights stay in the bits of the checkpoint where they can.
 

@@ -32,6 +32,7 @@ class LayerAttention(msgspec.Struct, frozen=True, kw_only=True):
     slopes: tuple[float, ...] | None = None  # by head of queries
     sinks: bool = False
     values_in_keys: bool = False  # the first `value_dim` numbers of a key are its value, and are kept once
+    beside: int = 0  # so many numbers behind those of a key that are scored: by them tokens are chosen
     source: int | None = None  # the layer whose keys and values it reads; None: its own
 
     def alike(self) -> LayerAttention:
@@ -121,6 +122,7 @@ class PoolSpec(NamedTuple):
     value_dim: int
     layers: tuple[int, ...]
     values_in_keys: bool = False
+    beside: int = 0
 
     def row_bytes(self, kind: KVType) -> list[int]:
         """Of a head of a token in each memory that the pool has: keys and values, which are one where their rows are
@@ -150,12 +152,12 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def pools(self) -> list[PoolSpec]:
         """By shape, in the order of the first layer of each."""
-        found: dict[tuple[int, int, int, bool], list[int]] = {}
+        found: dict[tuple[int, int, int, bool, int], list[int]] = {}
         for index, layer in enumerate(self.layers):
             if layer is not None and layer.source is None:
-                shape = layer.kv_heads, layer.key_dim, layer.value_dim, layer.values_in_keys
+                shape = layer.kv_heads, layer.key_dim, layer.value_dim, layer.values_in_keys, layer.beside
                 found.setdefault(shape, []).append(index)
-        return [PoolSpec(*shape[:3], tuple(layers), shape[3]) for shape, layers in found.items()]
+        return [PoolSpec(*shape[:3], tuple(layers), *shape[3:]) for shape, layers in found.items()]
 
     def block_bytes(self, block_size: int, kind: KVType | int) -> int:
         """The size of a KV block in all layers; `kind` may be the bytes of a float."""

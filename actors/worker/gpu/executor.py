@@ -19,7 +19,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from actorserve.kernels.pages import ByHead, Pages, Scoring
+from actorserve.kernels.pages import ALONE, ByHead, Pages, Scoring
+from actorserve.kernels.triton.attention.indexer import ChosenTokens
 from actorserve.kernels.triton.attention.paged_decode import paged_decode
 from actorserve.kernels.triton.attention.paged_prefill import paged_prefill
 from actorserve.kernels.triton.attention.tiles import Scratch
@@ -59,6 +60,7 @@ class GpuBatch(NamedTuple):
     given: GivenRows | None = None  # embeddings in the place of some tokens' own
     turned: RotaryTables | None = None  # by token: how each turns, where its position alone does not say it
     ends: Tensor | None = None  # int64 [tokens]: up to where tokens see that see what is behind them, else 0
+    chosen: ChosenTokens | None = None  # which tokens are seen, where these are not all before
 
     def by_layer(self, table_of: Sequence[int]) -> list[GpuBatch]:
         """The same as each layer sees it, which lies in one of the block tables."""
@@ -76,6 +78,8 @@ class GpuBatch(NamedTuple):
 
 def attend(q: Tensor, pools: Pools, batch: GpuBatch, scoring: Scoring, by_head: ByHead) -> Tensor:
     """What heads of all tokens of a step see, [tokens, heads, value_dim]: those of rows that decode come first."""
+    if batch.chosen is not None:
+        return _attend_chosen(q, pools, batch, batch.chosen, scoring)
     inputs, decoding = batch.inputs, batch.decoding
     out = torch.empty(*q.shape[:2], pools.values.shape[3], dtype=q.dtype, device=q.device)
     if decoding:
@@ -84,6 +88,18 @@ def attend(q: Tensor, pools: Pools, batch: GpuBatch, scoring: Scoring, by_head: 
     if batch.starts is not None:
         pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
         paged_prefill(q, batch.starts, pages, scoring, out, batch.chunk_scratch, by_head, batch.fixed, batch.ends)
+    return out
+
+
+def _attend_chosen(q: Tensor, pools: Pools, batch: GpuBatch, chosen: ChosenTokens, scoring: Scoring) -> Tensor:
+    """The same over latents of tokens that were chosen, to which a query's slots are a table of blocks of one token."""
+    rank = pools.values.shape[3]
+    keys = pools.keys.view(-1, ALONE, 1, pools.keys.shape[3])
+    out = torch.empty(*q.shape[:2], rank, dtype=q.dtype, device=q.device)
+    parts = (slice(batch.decoding), batch.scratch), (slice(batch.decoding, None), batch.chunk_scratch)
+    for some, scratch in parts:
+        pages = Pages(keys, keys[..., :rank], chosen.slots[some], chosen.counts[some])
+        paged_decode(q[some], pages, scoring, scratch, out[some])
     return out
 
 
@@ -136,6 +152,12 @@ class GpuBuilder:
             if made is not None:
                 return made
         return gpu_linear(tensors)
+
+    def float_linear(self, linear: LinearSpec, dtype: torch.dtype) -> GpuLinear:
+        """Weights are floats, whatever the checkpoint has."""
+        return gpu_linear(
+            LinearTensors(partial(self._joined, [linear]), dtype, False, batch_invariant=self.batch_invariant)
+        )
 
     def router(self, linear: LinearSpec, float32: bool) -> GpuLinear:
         """What chooses experts; `float32`: by scores that are not rounded to the model's type."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from actorserve.kernels.pages import LARGEST_GROUP, LARGEST_HEAD
+from actorserve.kernels.triton.attention.indexer import MOST_HEADS, WIDEST
 
 from ...model.architecture import Architecture
 from ...model.checks.drafts import draft_refused, find_draft_model, find_head
@@ -16,7 +17,8 @@ from ...model.config_json import find_architecture
 from ...model.gguf.folder import is_gguf
 from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
-from ...model.memory.dtypes import architecture_on_gpu, check_layers_on_gpu, check_quantization
+from ...model.memory.dtypes import architecture_on_gpu, check_quantization
+from ...model.shapes import IndexShape
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import DraftModelOptions, HeadOptions, count_drafts, read_speculative
 from ...runtime.process import Context
@@ -91,12 +93,13 @@ def check_shape(config: Config, shape: Architecture) -> None:
     """ConfigError unless the kernels can take this model."""
     if shape.moe is not None:
         check_experts(shape.moe)
-    check_layers_on_gpu(shape)
     if shape.latent is not None and config.kv_cache_dtype == "fp8":
         raise ConfigError("--kv-cache-dtype fp8: the model keeps latents (MLA), in the type that it computes in: auto")
     check_block_size(config)
     layer = attention_of(shape)
-    for width in (layer.key_dim, layer.value_dim):
+    if shape.latent is not None and shape.latent.index is not None:
+        check_index(shape.latent.index, shape.latent.turning)
+    for width in (layer.key_dim - layer.beside, layer.value_dim):
         if width % 16 or width > LARGEST_HEAD:
             raise ConfigError(f"model: heads of {width} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD} {ANY}")
     spec = shape.vision
@@ -108,6 +111,14 @@ def check_shape(config: Config, shape: Architecture) -> None:
     group = layer.heads // layer.kv_heads
     if group > LARGEST_GROUP:
         raise ConfigError(f"model: {group} heads share one of keys; on a GPU {LARGEST_GROUP} can {ANY}")
+
+
+def check_index(index: IndexShape, turning: int) -> None:
+    """ConfigError unless kernels can choose tokens by heads of this shape."""
+    if index.heads > MOST_HEADS or not turning < index.dim <= WIDEST:
+        heads = f"index_n_heads = {index.heads} and index_head_dim = {index.dim}"
+        most = f"up to {MOST_HEADS} heads, of more than {turning} (qk_rope_head_dim) and up to {WIDEST} numbers"
+        raise ConfigError(f"model: {heads}; on a GPU {most} {ANY}")
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:

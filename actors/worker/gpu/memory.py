@@ -54,7 +54,7 @@ def make_pools(
     take: Callable[[int], torch.Tensor] | None = None,
 ) -> list[Pools]:
     """Each layer's keys and values [blocks, kv_heads, block_size, width] of zeros; of 8 bits with their scales. Latents
-    are keys, of which values are a part.
+    are keys, of which values are a part; what tokens are chosen by lies behind all of a layer's.
 
     In several block tables layers of the same place in their tables have the same memory, of which each has blocks of
     its own. `take`: bytes that are kept for it, which `pool_bytes` says, in the place of zeros.
@@ -64,23 +64,28 @@ def make_pools(
     pools = []
     for _ in range(shape.layers if windows is None else len(windows.tables[0])):
         if take is None:
-            keys, values = _keys_and_values(torch.zeros(sizes, dtype=kind, device=device), spec)
-            pools.append(Pools(keys, values, Scales.make(keys) if kind == E4M3 else None))
+            keys, values, index = _parts(torch.zeros(sizes, dtype=kind, device=device), spec)
+            pools.append(Pools(keys, values, Scales.make(keys) if kind == E4M3 else None, index))
             continue
         bytes_of_both, *of_scales = pool_bytes(shape, blocks, block_size, kind)
-        keys, values = _keys_and_values(take(bytes_of_both).view(kind).view(sizes), spec)
+        keys, values, index = _parts(take(bytes_of_both).view(kind).view(sizes), spec)
         scales = [take(size).view(sizes[:4]).unbind(0) for size in of_scales]
-        pools.append(Pools(keys, values, Scales(*scales[0]) if scales else None))
+        pools.append(Pools(keys, values, Scales(*scales[0]) if scales else None, index))
     if windows is None:
         return pools
     place = {layer: place for table in windows.tables for place, layer in enumerate(table)}
     return [pools[place[layer]] for layer in range(shape.layers)]
 
 
-def _keys_and_values(memory: torch.Tensor, spec: PoolSpec) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of one layer, whose memory has both, or keys alone."""
-    keys, values = memory[0], memory[-1]
-    return keys, values[..., : spec.value_dim] if spec.values_in_keys else values
+def _parts(memory: torch.Tensor, spec: PoolSpec) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """(keys, values, what tokens are chosen by) of one layer, whose memory has the first two, or keys alone; the third
+    are numbers that each key is counted with."""
+    keys, values, index = memory[0], memory[-1], None
+    if spec.beside:
+        tokens = memory.numel() // spec.key_dim
+        parts = memory.flatten().split([tokens * (spec.key_dim - spec.beside), tokens * spec.beside])
+        keys, index = (part.view(*keys.shape[:3], -1) for part in parts)
+    return keys, keys[..., : spec.value_dim] if spec.values_in_keys else values, index
 
 
 def pool_bytes(shape: Architecture, blocks: int, block_size: int, kind: torch.dtype) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -61,6 +62,16 @@ def launch_rotary_of_few_models(module: Any, dtype: torch.dtype) -> None:
     module.rotate_and_write(q, k, v, *places, turns, pools, interleaved=True, unit_eps=1e-5)
     nothing = module.RotaryTables(*torch.empty(2, 100, 1))
     module.rotate_and_write(q, k, v, *places, nothing, pools, growth=torch.empty(100))
+
+
+def launch_attention_indexer(module: Any, every: bool) -> None:
+    """DeepSeek V3.2 and GLM-5, in blocks of two sizes."""
+    kinds = (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,)
+    for dtype, heads, block in itertools.product(kinds, (64, 32) if every else (64,), (16, 128) if every else (32,)):
+        queries, weights = torch.empty(2, heads, 128, dtype=dtype), torch.empty(2, heads)
+        keys, numbers = torch.empty(3, 1, block, 128, dtype=dtype), torch.zeros(3, 2, dtype=torch.int32)
+        chosen = module.ChosenTokens(*numbers, torch.zeros(2, 2048, dtype=torch.int32))
+        module.choose_tokens(queries, weights, keys, torch.zeros(2, 163840 // block, dtype=torch.int32), chosen)
 
 
 def launch_linear_gemv(module: Any, every: bool) -> None:

@@ -21,7 +21,7 @@ from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton import logits as gpu_logits
 from actorserve.kernels.triton import rms_norm, rotary_kv, silu_mul
 from actorserve.kernels.triton import sampling as gpu_sampling
-from actorserve.kernels.triton.attention import paged_decode, paged_prefill
+from actorserve.kernels.triton.attention import indexer, paged_decode, paged_prefill
 from actorserve.kernels.triton.attention.tiles import Scratch
 from tests.kernels.triton.capture import captured, replayable
 
@@ -63,6 +63,25 @@ def decode(memory: Memory, splits: int = 1) -> None:
 def prefill(memory: Memory) -> None:
     pages = pages_of(memory)
     paged_prefill.paged_prefill(memory["queries"], memory["starts"], pages, Scoring(0.1), memory["out"])
+
+
+def choosing_memory(batch: int) -> Memory:
+    """Batch 1 has a token of nobody, and others of other rows."""
+    blocks, keys = torch.randperm(ROWS * 4).int().view(ROWS, -1), torch.randn(ROWS * 4, 1, BLOCK, 20)
+    lengths = (integers(64, 1, 17, 8), integers(0, 9, 64, 3))[batch]
+    owners = (integers(0, 1, 2, 3), integers(0, 0, 3, 1))[batch]
+    chosen = {"owners": owners, "lengths": lengths, "counts": lengths.clamp(max=8), "slots": torch.zeros(ROWS, 8).int()}
+    return {
+        "queries": torch.randn(ROWS, 3, 20),
+        "weights": torch.randn(ROWS, 3),
+        "keys": keys,
+        "blocks": blocks,
+    } | chosen
+
+
+def choose(memory: Memory) -> None:
+    chosen = indexer.ChosenTokens(*(memory[name] for name in indexer.ChosenTokens._fields))
+    indexer.choose_tokens(memory["queries"], memory["weights"], memory["keys"], memory["blocks"], chosen)
 
 
 def rotary_memory(batch: int) -> Memory:
@@ -148,6 +167,7 @@ WRAPPERS = {
     "paged_decode": Wrapper(paged_decode, attention_memory, decode),
     "paged_decode, divided": Wrapper(paged_decode, attention_memory, lambda memory: decode(memory, 2)),
     "paged_prefill": Wrapper(paged_prefill, attention_memory, prefill),
+    "choose_tokens": Wrapper(indexer, choosing_memory, choose),
     "rotate_and_write": Wrapper(rotary_kv, rotary_memory, rotate),
     "rms_norm": Wrapper(rms_norm, matrices, lambda m: rms_norm.rms_norm(m["x"], m["gain"], 1e-5, m["out"])),
     "add_rms_norm": Wrapper(

@@ -46,6 +46,7 @@ KERNELS = [
     "gpu_sampling",
     "gpu_logits",
     "greedy",
+    "attention.indexer",
     "linear.gemv",
     "linear.fixed_linear",
     "linear.lora",

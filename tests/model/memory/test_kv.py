@@ -19,7 +19,7 @@ def layer(kv_heads: int, key_dim: int, value_dim: int, source: int | None = None
 
 def test_layers_of_one_shape_share_a_pool_and_what_is_anothers_takes_no_memory() -> None:
     kv = KVSpec(layers=(layer(2, 64, 64), layer(1, 512, 64), None, layer(2, 64, 64), layer(2, 64, 64, source=3)))
-    assert [tuple(pool) for pool in kv.pools()] == [(2, 64, 64, (0, 3), False), (1, 512, 64, (1,), False)]
+    assert [tuple(pool) for pool in kv.pools()] == [(2, 64, 64, (0, 3), False, 0), (1, 512, 64, (1,), False, 0)]
     assert kv.block_bytes(16, 2) == 16 * 2 * (2 * 2 * 128 + 576)
     for name, bytes_of_key, bytes_of_value in (
         ("int8", 64 + 4, 64 + 4),

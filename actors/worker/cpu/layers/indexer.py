@@ -16,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ....model.layers import IndexSpec
-from ....model.shapes import IndexShape
+from ....model.shapes import INDEX_NORM_EPS, IndexShape
 from ...models.sharding import Get
 from ..batch_invariant import BatchInvariantLinear
 
 SCORED = 1 << 24  # numbers of scores that are made at once
-NORM_EPS = 1e-6  # of the norm of keys, whatever config.json says of others
 Rotate = Callable[[Tensor, Tensor], None]
 
 
@@ -60,7 +59,7 @@ class Indexer:
 
     def keys(self, seen: Tensor, rotations: Tensor) -> Tensor:
         """What is kept of tokens, [tokens, 1, dim]."""
-        made = F.layer_norm(self.key(seen).float(), (self.sizes.dim,), self.gain, self.bias, NORM_EPS)
+        made = F.layer_norm(self.key(seen).float(), (self.sizes.dim,), self.gain, self.bias, INDEX_NORM_EPS)
         keys = made.to(seen.dtype)[:, None]
         self.rotate(keys[..., : self.turning], rotations)
         return keys

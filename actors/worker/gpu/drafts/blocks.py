@@ -188,7 +188,7 @@ class BlockDraftingRunner(CachedDraftingRunner):
 
 def _copy(pools: Pools, source: Tensor, target: Tensor) -> None:
     """What stands in blocks, as it is kept."""
-    keys, values, scales = pools
+    keys, values, scales, _ = pools
     for part in (keys, values, *(scales or ())):
         numbers = part.view(torch.uint8) if part.dtype == E4M3 else part
         numbers.index_copy_(0, target, numbers.index_select(0, source))

@@ -4,7 +4,8 @@ All of it is absorbed, as cpu/layers/latent.py names it: queries are multiplied 
 over what is kept, as one head of keys whose first numbers are the values; and of the sums of latents `v_up` makes the
 result. Five launches and three products or four:
     down · norm of q, up · norm of the latent · k_up · rotate, write KV · attention (and merge of splits) · v_up
-`k_up` and `v_up` are floats whatever the others are.
+`k_up` and `v_up` are floats whatever the others are. Where queries see some tokens alone (indexer.py), attention is
+over the latents that were chosen, by this layer or one before it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from actorserve.kernels.triton.rms_norm import rms_norm
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
 
 from ....model.layers import LatentSpec
+from .indexer import GpuIndexer
 
 if TYPE_CHECKING:
     from ..executor import GpuBatch, GpuBuilder
@@ -46,7 +48,7 @@ class LatentAttention:
     def __init__(self, build: GpuBuilder, spec: LatentSpec, attend: Attend) -> None:
         """`spec` with the names of the checkpoint."""
         shape, sizes = build.shape, build.shape.latent
-        assert sizes is not None and sizes.index is None, "check_shape has looked"
+        assert sizes is not None, "there are latents"
         self.sizes, self.heads, self.interleaved, self._attend = sizes, shape.heads, shape.rope.interleaved, attend
         *down, last = spec.products()
         self.q_up = None if spec.q_up is None else build.linear(*last)
@@ -57,6 +59,9 @@ class LatentAttention:
         k_up, v_up = up.split([sizes.plain, sizes.value_dim], 1)
         self.k_up = HeadProducts(k_up.mT.contiguous(), build.batch_invariant)
         self.v_up = HeadProducts(v_up.contiguous(), build.batch_invariant)
+        self.indexer: GpuIndexer | None = None
+        if spec.index is not None and sizes.index is not None:
+            self.indexer = GpuIndexer(build, spec.index, sizes.index, sizes.turning)
 
     def __call__(
         self, normed: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch, growth: Tensor | None = None
@@ -64,7 +69,7 @@ class LatentAttention:
         """What heads see, [tokens, heads · value_dim]; what is kept of the tokens goes to their slots. `growth`: of
         queries, by position."""
         tokens, rank, inputs = len(normed), self.sizes.rank, batch.inputs
-        q, entry = self._made(normed)
+        q, q_latent, entry = self._made(normed)
         latent, shared = entry.split([rank, self.sizes.turning], 1)
         rms_norm(latent, self.kv_gain, self.sizes.norm_eps, latent)
         if growth is not None:
@@ -76,16 +81,21 @@ class LatentAttention:
         kept = Pools(pools.keys[..., rank:], pools.values)
         written = turning, shared[:, None], latent[:, None], inputs.positions, inputs.slots, turns, kept
         rotate_and_write(*written, out=turned, interleaved=self.interleaved)
+        if self.indexer is not None and batch.chosen is not None:
+            self.indexer(normed, q_latent, turns, pools, batch)
         seen = self._attend(queries, pools, batch)
         out = torch.empty(tokens, self.heads, self.sizes.value_dim, dtype=q.dtype, device=q.device)
         self.v_up(seen, out)
         return out.view(tokens, -1)
 
-    def _made(self, normed: Tensor) -> tuple[Tensor, Tensor]:
-        """(queries of all heads side by side, the latent and what turns beside it) of each token."""
+    def _made(self, normed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(queries of all heads side by side, what they are made of, the latent and what turns beside it) of each
+        token."""
         made, kept = [linear(normed) for linear in self.down], self.sizes.rank + self.sizes.turning
         entry = made[-1][:, -kept:]
         q = made[0] if len(made) == 2 else made[0][:, :-kept]
+        latent = q
         if self.q_up is not None:
-            q = self.q_up(q if self.q_gain is None else rms_norm(q, self.q_gain, self.sizes.norm_eps))
-        return q, entry
+            latent = q if self.q_gain is None else rms_norm(q, self.q_gain, self.sizes.norm_eps)
+            q = self.q_up(latent)
+        return q, latent, entry

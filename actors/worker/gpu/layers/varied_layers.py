@@ -27,6 +27,7 @@ from ...tensor_parallel import TensorParallelGroup
 from ..executor import GpuBatch, GpuBuilder, GpuLayer, GpuModel, Hidden
 from ..lora.sites import GpuLoraSites
 from .fused import FUSED
+from .indexer import room_for_chosen
 from .latent import LatentAttention
 from .stored import StoredLinears
 
@@ -111,6 +112,8 @@ class VariedModel(GpuModel):
         self.varied: list[VariedLayer] = []
         super().__init__(build, max_length, fused=False)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
+        chooses = None if shape.latent is None else shape.latent.index
+        self.topk = chooses.topk if chooses is not None and max_length > chooses.topk else None  # None: all are seen
         kinds, kind_of = shape.rope_kinds()
         tables = [_tables(rope, shape.turning, max_length, device) for rope in kinds]
         self.turns_of = [tables[kind] for kind in kind_of]
@@ -125,7 +128,10 @@ class VariedModel(GpuModel):
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         x = self.embedded(batch)
-        batches = (batch.alike() if self.batch_invariant else batch).by_layer(self.table_of)
+        batch = batch.alike() if self.batch_invariant else batch
+        if self.topk is not None:
+            batch = batch._replace(chosen=room_for_chosen(batch, self.topk))
+        batches = batch.by_layer(self.table_of)
         added: Tensor | None = None
         for index, (turns, own, seen) in enumerate(zip(self.turns_of, pools, batches, strict=True)):
             layer = self.varied[index]

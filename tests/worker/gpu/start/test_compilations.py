@@ -48,6 +48,10 @@ LATENTS = {
     **{"moe_intermediate_size": 48, "n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2},
     **{"n_shared_experts": 1, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0},
 }
+CHOSEN = LATENTS | {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    **{"index_topk": 64, "index_n_heads": 4, "index_head_dim": 32, "indexer_types": ["full", "shared"]},
+}
 CHUNKS = {
     "architectures": ["Llama4ForCausalLM"],
     **{"num_local_experts": 5, "num_experts_per_tok": 1, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2},
@@ -59,6 +63,7 @@ SETUPS: dict[str, dict[str, Any]] = {  # tables of a width that is no multiple o
     "eager": {"rows": 24, "length": 1100, "block_size": 16, "tokens": 128, "changes": {}, "graphs": False},
     "varied": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": VARIED, "graphs": True},
     "latents": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": LATENTS, "graphs": True},
+    "chosen": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": CHOSEN, "graphs": True},
     "chunks": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": CHUNKS, "graphs": True},
     "fused": {"rows": 12, "length": 1030, "block_size": 32, "tokens": 40, "changes": {}, "graphs": True},
     "experts": {"rows": 19, "length": 1030, "block_size": 16, "tokens": 300, "changes": EXPERTS, "graphs": False},
@@ -97,6 +102,8 @@ def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]]
     """Chunks and decoding mixed at random, rows that want penalties, biases, masks and logprobs among them."""
     before, after = counted[setup]["before"], counted[setup]["after"]
     attention = {"_decode", "_merge", "_prefill", "_merge_tokens"}
+    if setup == "chosen":
+        attention = {"_decode", "_merge", "score_kernel", "select_kernel"}
     if setup == "stored":
         assert {"stored_linear_kernel", "decode_kernel"} <= set(before)
     assert ("key_kernel" in before) == (setup in GROUPS)

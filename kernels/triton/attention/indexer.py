@@ -1,0 +1,206 @@
+"""Triton: which tokens each query sees where it sees the likeliest few alone (DeepSeek Sparse Attention).
+
+    score of key k_j for query i = Σ_h weight_ih · max(0, q_ih · k_j)     of which the highest `topk` up to i are seen
+Sums are float32. `score_kernel` writes scores as integers in the order of scores, a program for each query and part of
+its keys. `select_kernel`, with a program for each query, finds the smallest of them that counts, eight bits at a time
+from the highest on, by how many have which bits there; of those that are just this the first count. It writes the slots
+of what is seen in the order of positions, so that attention over them (paged_decode, in blocks of one token) has the
+same sums each time. Of queries that see no more than `topk` all are seen, and nothing is scored.
+
+Keys [blocks, 1, block_size, dim] lie beside the latents, found by the same block table. Grids follow from shapes alone,
+and lengths are read on the device: a graph captures both kernels for any lengths. Scores take 4 bytes for each query
+and position that there may be, so that where queries are many, some are chosen for at a time.
+
+Compiled ahead of time and checked in the interpreter; not run on a GPU yet, so sizes of tiles are computed, not
+measured. Knows tensors only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...checked import once_for_each_form
+from ...pages import DTYPES
+from .tiles import INTERPRETED, fetch, place
+
+SCORED = 1 << 26  # scores that are there at a time: 256 MiB
+PARTS, LEAST = 128, 512  # in which a query's keys are divided at most, and positions worth a part
+MOST_HEADS, WIDEST = 128, 256  # of an indexer: its queries stay in shared memory
+STEP = 16  # of how many queries at a time, so that views of them begin at multiples of 16 bytes
+LANES = 2048  # scores that `select_kernel` looks at together
+SIGN = tl.constexpr(-(1 << 31))
+REST = tl.constexpr((1 << 31) - 1)  # all bits but the sign
+
+
+class ChosenTokens(NamedTuple):
+    """What the queries of a step see; layers that choose write `slots`, those behind them may read the same."""
+
+    owners: Tensor  # int32 [tokens]: the row of the block table that is a query's
+    lengths: Tensor  # int32 [tokens]: positions up to its own; 0: it is nobody's
+    counts: Tensor  # int32 [tokens]: as many of them as it sees
+    slots: Tensor  # int32 [tokens, topk]: block · block_size + place in it, of so many
+
+
+@triton.jit(
+    do_not_specialize=["weights_row", "table_row"],
+    do_not_specialize_on_alignment=["weights", "table", "owners", "lengths"],  # as in paged_decode.py
+)
+def score_kernel(
+    queries, weights, keys, table, owners, lengths, scores,
+    queries_row, queries_head, weights_row, keys_block, keys_slot, table_row, scores_row,
+    HEADS: tl.constexpr, HEADS_PADDED: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr, TOPK: tl.constexpr, PRODUCT: tl.constexpr,
+):  # fmt: skip
+    """PART keys of one query."""
+    token = tl.program_id(0).to(tl.int64)
+    begin = tl.program_id(1) * PART
+    length = tl.load(lengths + token)
+    if (length <= TOPK) | (begin >= length):
+        return
+    own = table + tl.load(owners + token).to(tl.int64) * table_row
+    head, dims = tl.arange(0, HEADS_PADDED), tl.arange(0, DIM_PADDED)
+    inside = (head < HEADS)[:, None] & (dims < DIM)[None, :]
+    at = queries + token * queries_row + head[:, None] * queries_head + dims[None, :]
+    q = tl.load(at, mask=inside, other=0.0).to(PRODUCT)
+    weight = tl.load(weights + token * weights_row + head, mask=head < HEADS, other=0.0)[None, :]
+    for start in range(begin, tl.minimum(begin + PART, length), TILE):
+        positions = start + tl.arange(0, TILE)
+        there = positions < length
+        block, slot = place(own, start, there, BLOCK_SIZE, TILE)
+        k = fetch(keys, block * keys_block + slot * keys_slot, there, DIM, DIM_PADDED, True, PRODUCT)
+        products = tl.dot(k, tl.trans(q), input_precision="ieee")
+        found = tl.sum(tl.maximum(products, 0.0) * weight, 1)
+        found = tl.where(found == 0, 0.0, found)  # -0 is 0
+        bits = found.to(tl.int32, bitcast=True)
+        tl.store(scores + token * scores_row + positions, bits ^ ((bits >> 31) & REST), mask=there)
+
+
+@triton.jit
+def slots_of(table, positions, there, BLOCK_SIZE: tl.constexpr):
+    """Where positions are kept."""
+    block = tl.load(table + positions // BLOCK_SIZE, mask=there, other=0)
+    return block * BLOCK_SIZE + positions % BLOCK_SIZE
+
+
+@triton.jit
+def whole(length):
+    """Up to where scores are read, at 16 bytes a time: a row of them has a multiple of as many numbers."""
+    return tl.cdiv(length, 16) * 16
+
+
+@triton.jit
+def cut_of(scores, length, LANES: tl.constexpr, TOPK: tl.constexpr):
+    """(the smallest score that counts, in the order of unsigned numbers; how many that are just this count)."""
+    cut, known, wanted = length * 0, length * 0, length * 0 + TOPK
+    numbers, bound = tl.arange(0, 256), whole(length)
+    for turn in range(4):
+        shift = 24 - 8 * turn
+        counts = tl.zeros([256], tl.int32)
+        for start in range(0, length, LANES):
+            at = start + tl.arange(0, LANES)
+            bits = tl.load(scores + at, mask=at < bound, other=0) ^ SIGN
+            alike = (at < length) & (((bits ^ cut) & known) == 0)
+            counts += tl.histogram((bits >> shift) & 255, 256, mask=alike)
+        upwards = tl.sum(counts, 0) - tl.cumsum(counts, 0) + counts
+        digit = tl.max(tl.where(upwards >= wanted, numbers, 0), 0)
+        wanted -= tl.sum(tl.where(numbers > digit, counts, 0), 0)
+        cut, known = cut | (digit << shift), known | (255 << shift)
+    return cut, wanted
+
+
+@triton.jit(do_not_specialize=["table_row"], do_not_specialize_on_alignment=["table", "owners", "lengths", "slots"])
+def select_kernel(
+    scores, table, owners, lengths, slots, table_row, scores_row,
+    BLOCK_SIZE: tl.constexpr, LANES: tl.constexpr, TOPK: tl.constexpr,
+):  # fmt: skip
+    """What one query sees."""
+    token = tl.program_id(0).to(tl.int64)
+    length = tl.load(lengths + token)
+    own = table + tl.load(owners + token).to(tl.int64) * table_row
+    target = slots + token * TOPK
+    if length <= TOPK:
+        for start in range(0, length, LANES):
+            at = start + tl.arange(0, LANES)
+            tl.store(target + at, slots_of(own, at, at < length, BLOCK_SIZE), mask=at < length)
+    else:
+        source = scores + token * scores_row
+        cut, wanted = cut_of(source, length, LANES, TOPK)
+        cut = cut ^ SIGN
+        before, tied = length * 0, length * 0
+        for start in range(0, length, LANES):
+            at = start + tl.arange(0, LANES)
+            there = at < length
+            score = tl.load(source + at, mask=at < whole(length), other=0)
+            tie = (there & (score == cut)).to(tl.int32)
+            first = (tie > 0) & (tied + tl.cumsum(tie, 0) <= wanted)
+            seen = (there & (score > cut)) | first
+            number = seen.to(tl.int32)
+            tl.store(target + before + tl.cumsum(number, 0) - number, slots_of(own, at, seen, BLOCK_SIZE), mask=seen)
+            before += tl.sum(number, 0)
+            tied += tl.sum(tie, 0)
+
+
+def choose_tokens(queries: Tensor, weights: Tensor, keys: Tensor, table: Tensor, chosen: ChosenTokens) -> None:
+    """Write `slots` of `chosen`, as many of each query as `counts` says.
+
+    queries   [tokens, heads, dim], float32, float16 or bfloat16
+    weights   float32 [tokens, heads]
+    keys      [blocks, 1, block_size, dim], as queries; those of the step are there
+    table     int32 [rows, blocks of the longest row]
+    """
+    _check(queries, weights, keys, table, chosen)
+    tokens, block_size, longest = len(queries), keys.shape[2], table.shape[1] * keys.shape[2]
+    topk = chosen.slots.shape[1]
+    options, launched = configuration(queries, keys, longest, topk)
+    shared = {"BLOCK_SIZE": block_size, "TOPK": topk}
+    each = min(tokens, max(1, SCORED // longest // STEP) * STEP)
+    scores = torch.empty(each, longest, dtype=torch.int32, device=queries.device)
+    for first in range(0, tokens, each):
+        some = slice(first, first + each)
+        owners, lengths, _, slots = (part[some] for part in chosen)
+        count = len(lengths)
+        score_kernel[count, triton.cdiv(longest, options["PART"])](
+            queries[some], weights[some], keys, table, owners, lengths, scores, *queries.stride()[:2],
+            weights.stride(0), keys.stride(0), keys.stride(2), table.stride(0), longest,
+            **options, **shared, **launched,
+        )  # fmt: skip
+        select_kernel[(count,)](
+            scores, table, owners, lengths, slots, table.stride(0), longest, LANES=LANES, **shared, num_warps=8
+        )
+
+
+def configuration(queries: Tensor, keys: Tensor, longest: int, topk: int) -> tuple[dict[str, Any], dict[str, int]]:
+    """(what `score_kernel` is compiled for, beside what both kernels are; how it is launched)."""
+    heads, dim = queries.shape[1:]
+    product = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[queries.dtype]
+    options = {
+        "HEADS": heads,
+        "HEADS_PADDED": max(16, triton.next_power_of_2(heads)),
+        "DIM": dim,
+        "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
+        "TILE": 32 if queries.dtype == torch.float32 else 64,
+        "PART": max(LEAST, triton.next_power_of_2(triton.cdiv(longest, PARTS))),
+        "PRODUCT": tl.float32 if INTERPRETED else product,  # bfloat16 is raw bits there
+    }
+    return options, {"num_warps": 8 if queries.dtype == torch.float32 else 4, "num_stages": 3}
+
+
+@once_for_each_form
+def _check(queries: Tensor, weights: Tensor, keys: Tensor, table: Tensor, chosen: ChosenTokens) -> None:
+    tokens, heads, dim = queries.shape
+    if queries.dtype not in DTYPES or not 0 < heads <= MOST_HEADS or not 0 < dim <= WIDEST or queries.stride(2) != 1:
+        raise ValueError(f"queries {queries.dtype}{list(queries.shape)}: up to {MOST_HEADS} heads of {WIDEST} numbers")
+    if weights.shape != (tokens, heads) or weights.dtype != torch.float32 or weights.stride(1) != 1:
+        raise ValueError(f"weights {weights.dtype}{list(weights.shape)} must be float32 [{tokens}, {heads}]")
+    if keys.dim() != 4 or keys.shape[1] != 1 or keys.shape[3] != dim or keys.dtype != queries.dtype:
+        raise ValueError(f"keys {keys.dtype}{list(keys.shape)} must be {queries.dtype}[blocks, 1, block_size, {dim}]")
+    if table.dtype != torch.int32 or table.dim() != 2 or table.stride(1) != 1 or keys.stride(3) != 1:
+        raise ValueError(f"the table {table.dtype}{list(table.shape)} must be int32, its rows and keys side by side")
+    for name, part in chosen._asdict().items():
+        if part.dtype != torch.int32 or len(part) != tokens or not part.is_contiguous():
+            raise ValueError(f"{name} {part.dtype}{list(part.shape)} must be int32, one for each of {tokens} tokens")
