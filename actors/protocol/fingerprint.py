@@ -52,6 +52,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "rings.trace_ring",
     "table.layout",
     "table.logprobs",
+    "table.mirostat",
     "table.hidden_states",
     "table.prompt_embeds",
     "table.stamps",

@@ -84,6 +84,9 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     dynatemp_range: float = 0.0  # likewise
     dynatemp_exponent: float = 1.0
     lists_prompt: bool = False  # logprob_token_ids are told beside the prompt's tokens, too
+    mirostat: int = 0  # 1 or 2: its version; these are then all that is heeded of filters
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
     hidden_states: bool = False  # of each token that is computed the last layer's output is told
 
     def is_plain(self) -> bool:
@@ -186,6 +189,7 @@ def default_of(name: str) -> Any:
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 DRY = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n")
 CPU_ONLY = tuple(name for name, parameter in sampling_parameters().items() if parameter.cpu_only)
+OF_ONE_MACHINE = ("mirostat",)  # whose state is not told to engines on others
 PROCESSED = tuple(  # those of them that stand in Sampling
     name
     for name, parameter in sampling_parameters().items()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.table.hidden_states import HiddenStates
+from actorserve.shm.table.mirostat import MirostatStates
 from actorserve.shm.table.prompt_embeds import PromptEmbeds
 from actorserve.shm.table.vectors import Vectors
 
@@ -52,6 +53,10 @@ class MemoryFiles:
         """Of requests that are told them; None where none may be."""
         sizes = self.system.files.hidden_states
         return None if sizes is None else HiddenStates(self.files["hidden_states"], *sizes)
+
+    def mirostat(self) -> MirostatStates:
+        """The states of sequences that are drawn so."""
+        return MirostatStates(self.files["mirostat"], self.system.slots)
 
     def kv_notes(self) -> BlockNotes | None:
         """What stands in its engine's cached blocks; None where nobody is told."""

@@ -27,6 +27,7 @@ from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.hidden_states import HiddenStates
 from actorserve.shm.table.logprobs import Logprobs
+from actorserve.shm.table.mirostat import MirostatStates
 from actorserve.shm.table.prompt_embeds import PromptEmbeds
 from actorserve.shm.table.table import RequestTable
 from actorserve.shm.table.vectors import Vectors
@@ -83,6 +84,7 @@ class Memory:
             "kernels": KernelsFile.create(),
             "weights": WeightsRecord.create(len(system.engines)),
             "logprobs": Logprobs.create(*system.files.logprobs),
+            "mirostat": MirostatStates.create(system.slots),
         }
         if system.config.uses_ray:
             self.files["places"] = EnginePlaces.create(len(system.remote_engines))

@@ -18,7 +18,7 @@ from aiohttp import web
 from actorserve.actors.accounts.account import Account
 
 from ..accounts import check_model_of
-from ..errors import ApiError, overloaded
+from ..errors import ApiError, bad_request, overloaded
 from ..generation.choice import read_state
 from ..generation.fields.decoding import check_model, engine_of
 from ..generation.fields.sampling import NO_SEED
@@ -97,6 +97,9 @@ class Answering:
         answer.times = partial(self.engine.times, job)
         if (given := request.get(GIVEN)) is not None:
             given.check(len(job.choices), bool(body.stream), self.settings.fingerprint)
+            if body.mirostat and any(given.tokens):
+                text = "what it draws next follows from how likely each token was, which the stream does not tell."
+                raise bad_request(f"mirostat: {text}", "mirostat")
             job.given = given.tokens
         job.trails = SEED in request
         noted = request[NOTED] = RequestContext(request[REQUEST_ID], model, job)

@@ -27,6 +27,7 @@ SLOT = (1 << 32) - 1  # the part of a ref that is the slot's number
 SETTINGS = {  # by their names there: ours
     **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
     **{name: name for name in ("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent")},
+    **{name: name for name in ("mirostat", "mirostat_tau", "mirostat_eta")},
     "repeat_penalty": "repetition_penalty",
     **{name: name for name in ("presence_penalty", "frequency_penalty", "repeat_last_n", *DRY)},
 }

@@ -32,6 +32,7 @@ SAME = (
     *("presence_penalty", "frequency_penalty", "repeat_last_n", "ignore_eos", "grammar", "json_schema"),
     *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     *("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "return_progress"),
+    *("mirostat", "mirostat_tau", "mirostat_eta"),
     "post_sampling_probs",
 )
 NAMES = {"max_tokens": "n_predict", "n": "n_cmpl", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}

@@ -18,7 +18,6 @@ NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they hav
     "adaptive_target": (-1, -0.01),  # the second is SillyTavern's
     "lora": ([],),
     "min_keep": (0, 1),
-    "mirostat": (0,),
 }
 
 
@@ -49,6 +48,9 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     xtc_threshold: float | None = None
     dynatemp_range: float | None = None
     dynatemp_exponent: float | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     repeat_penalty: float | None = None
@@ -79,7 +81,6 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     adaptive_target: Any = None  # these are in NOTHING
     lora: Any = None
     min_keep: Any = None
-    mirostat: Any = None
     n_indent: Any = None
     t_max_predict_ms: Any = None
 

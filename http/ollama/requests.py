@@ -29,7 +29,7 @@ NAMES = {  # of the options that have another name in chat
 }
 SAME = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop"),
-    *("presence_penalty", "frequency_penalty", "repeat_last_n"),
+    *("presence_penalty", "frequency_penalty", "repeat_last_n", "mirostat", "mirostat_tau", "mirostat_eta"),
 )
 OURS = {  # chat's fields as this API names them
     **{chat: f"options.{own}" for own, chat in NAMES.items()},
@@ -38,7 +38,7 @@ OURS = {  # chat's fields as this API names them
     "chat_template_kwargs": "think",
     "reasoning_effort": "think",
 }
-NOTHING: dict[str, tuple[float, ...]] = {"tfs_z": (0, 1), "mirostat": (0,)}
+NOTHING: dict[str, tuple[float, ...]] = {"tfs_z": (0, 1)}
 PICTURE = re.compile(r"(messages\[\d+\])\.content(\[\d+\])")  # they stand before the text
 LATEST = ":latest"
 

@@ -47,8 +47,10 @@ class OllamaOptions(msgspec.Struct):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repeat_last_n: int | None = None  # tokens that penalties look back on; -1: all, 0: no penalties
-    tfs_z: float | None = None  # these two: only the values that change nothing
     mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    tfs_z: float | None = None  # only the values that change nothing
 
 
 class OllamaModel(msgspec.Struct, kw_only=True):

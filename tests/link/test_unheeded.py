@@ -35,9 +35,9 @@ class Taker:
 
 def test_an_engine_says_what_it_does_nothing_of() -> None:
     ordered = make_config({"scheduling_policy": "priority"})
-    assert unheeded_of(ordered, on_gpu=False) == []
+    assert unheeded_of(ordered, on_gpu=False) == ["mirostat"], "whose state is told to nobody elsewhere"
     assert unheeded_of(ordered, on_gpu=True) == [*CPU_ONLY]
-    assert unheeded_of(make_config({}), on_gpu=False) == ["priority"]
+    assert unheeded_of(make_config({}), on_gpu=False) == ["mirostat", "priority"]
 
 
 @pytest.mark.parametrize(("field", "sampling"), [("watermarking_config", MARKED)])

@@ -130,6 +130,25 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             row="float32",
         ),
     ] = None
+    mirostat: Annotated[
+        int | None,
+        Parameter(
+            "Mirostat of version 1 or 2, in place of all other filters; 0: none",
+            Range(0, 2),
+            processes=True,
+            cpu_only=True,
+        ),
+    ] = None
+    mirostat_tau: Annotated[
+        float | None,
+        Parameter(
+            "the surprise in bits that tokens are to have on average", Range(0, 100), processes=True, cpu_only=True
+        ),
+    ] = None
+    mirostat_eta: Annotated[
+        float | None,
+        Parameter("how quickly it is steered there", Range(0, 10), processes=True, cpu_only=True),
+    ] = None
     seed: Annotated[
         int | None,
         Parameter("the same seed draws the same tokens; none or -1: another one for each prompt", INT64, row="uint64"),

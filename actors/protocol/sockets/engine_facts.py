@@ -13,7 +13,7 @@ import actorserve
 from ...model.info import ModelInfo
 from ...options.config import Config
 from ...options.fields import flag
-from ..request import CPU_ONLY, Generation, Rendition
+from ..request import CPU_ONLY, OF_ONE_MACHINE, Generation, Rendition
 from .engine_wire import Moved, ToLink, ToSteward
 from .file_digests import digest_of, weights_digest
 from .node_wire import differences
@@ -55,7 +55,7 @@ def refusal_of(here: Mapping[str, str], there: Mapping[str, str]) -> str:
 
 def unheeded_of(config: Config, on_gpu: bool) -> list[str]:
     """The parameters of requests of which an engine here does nothing, where another one may."""
-    found = [*CPU_ONLY] if on_gpu else []
+    found = [*(CPU_ONLY if on_gpu else OF_ONE_MACHINE)]
     return found if config.scheduling_policy == PRIORITY else [*found, PRIORITY]
 
 

@@ -352,7 +352,8 @@ class CpuRunner:
             self.vision.place(row, slot, generation_of(new.ref), prompt.astype(np.int64))
         if self.embeds is not None:
             prompt = prompt[self.embeds.place(row, new.ref) :]
-        self.logits_processors.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())
+        place = new.ref, new.num_known_tokens
+        self.logits_processors.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist(), place)
         self.logprobs.place(row, new.ref, drawn, new.num_prompt_tokens)
         if self.hidden_states is not None:
             self.hidden_states.place(row, new.ref, drawn.hidden_states)

@@ -69,6 +69,7 @@ def _start(context: Context, device: torch.device) -> WorkerActor:
         sounds=_sounds(context) if info.encoder.speech is not None else None,
     )
     runner.logits_processors.token_bytes = partial(token_bytes, context)
+    runner.logits_processors.mirostat = context.mirostat()
     if runner.sounds is not None:
         runner.listening = Listening(model, info.encoder, context.table, config.block_size, runner.sounds)
     return WorkerActor(context, runner, blocks, None, plan.tokens(config, info.max_model_len, blocks))

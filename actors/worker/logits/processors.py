@@ -17,6 +17,7 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.penalties import Penalties, penalize
 from actorserve.kernels.triton.grammar_mask import apply_mask
+from actorserve.shm.table.mirostat import MirostatStates
 
 from ...grammar.compiler import unpack
 from ...grammar.matchers import Matchers
@@ -25,6 +26,7 @@ from ...protocol.request import PENALTIES, Rendition, Sampling, ThinkBudget
 from ...protocol.step import PLUGIN_FAILED
 from ..plugins.rows import Plugins, PluginTrouble, RowPlugins
 from .dry import Dry
+from .mirostat import Mirostat
 from .speech_rules import SpeechRules
 from .watermark import Watermark
 
@@ -84,6 +86,7 @@ class RowProcessor:
     plugins: RowPlugins | None = None
     watermark: Watermark | None = None
     dry: Dry | None = None
+    mirostat: Mirostat | None = None
 
     def mask(self, logits: Tensor) -> None:
         """Change the row's logits [words] in place: -inf for words that must not be drawn."""
@@ -116,6 +119,8 @@ class RowProcessor:
         self.answer.append(token)
         if self.dry is not None:
             self.dry.add(token)
+        if self.mirostat is not None:
+            self.mirostat.add(token)
         if self.thinking is not None:
             self.thinking.add(self.answer)
 
@@ -134,6 +139,7 @@ class LogitsProcessors:
         self._size = rows, words
         self.speech: SpeechSpec | None = None  # of a model that listens
         self.plugins: Plugins | None = None  # of --logits-processors
+        self.mirostat: MirostatStates | None = None  # where successors find those of rows
         self.token_bytes: Callable[[], Callable[[int], bytes]] | None = None  # called when the first needs them
         self._bytes_of: Callable[[int], bytes] | None = None
         self._make_matchers = make_matchers
@@ -152,8 +158,16 @@ class LogitsProcessors:
         if self._matchers is not None:
             self._matchers.drop(row)
 
-    def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: Ints, answer: list[int]) -> None:
-        """A sequence takes a row."""
+    def place(
+        self,
+        row: int,
+        sampling: Sampling,
+        rendition: Rendition,
+        prompt: Ints,
+        answer: list[int],
+        drawn: tuple[int, int] = (0, 0),
+    ) -> None:
+        """A sequence takes a row. `drawn`: its ref, and where its next token will stand."""
         self.drop(row)
         if self.plugins is None and sampling.is_plain() and rendition.is_plain():
             return
@@ -177,6 +191,8 @@ class LogitsProcessors:
             processor.watermark = Watermark(sampling.watermarking_config, sampling, prompt.tolist(), self._size[1])
         if sampling.dry_multiplier:
             processor.dry = self._make_dry(sampling, [*prompt.tolist(), *answer])
+        if sampling.mirostat and sampling.temperature:
+            processor.mirostat = Mirostat(sampling, self.mirostat, *drawn)
         if rendition.grammar:
             self._place_grammar(row, rendition.grammar, answer)
         self._place_penalties(row, processor, prompt)
@@ -253,6 +269,8 @@ class LogitsProcessors:
         for index, processor in found:
             if processor.watermark is not None:  # of what may be drawn
                 processor.watermark.apply(logits[index], processor.answer)
+            if processor.mirostat is not None:
+                processor.mirostat.truncate(logits[index])
         return failed
 
     def _apply_plugins(self, logits: Tensor, rows: Ints, found: list[tuple[int, RowProcessor]]) -> np.ndarray:
@@ -288,6 +306,7 @@ class LogitsProcessors:
             or processor is None
             or not processor.rendition.grammar
             or processor.plugins is not None
+            or processor.mirostat is not None  # which sees each token drawn
         ):
             return []
         return self._matchers.forced(row, most)

@@ -132,6 +132,7 @@ def _make_runner(
     if states is not None and isinstance(model, CpuModel):
         runner.hidden_states = HiddenStatesWriter(states, model.norm, context.table.is_current)
     runner.logits_processors.token_bytes = partial(token_bytes, context)
+    runner.logits_processors.mirostat = context.mirostat()
     if config.changes_logits:
         runner.logits_processors.plugins = Plugins(config, context.model)
     return runner

@@ -27,7 +27,13 @@ __all__ = ["check_device", "check_fields", "max_tokens_of", "parameters", "with_
 
 LATER_BYTES = 64  # what the engine may add: a key's priority, and which weights are loaded
 MAX_PARAMS_BYTES = (32 << 10) - LATER_BYTES  # what a slot of the request table has room for, without those
-OF_OTHERS = {"xtc_probability": "xtc_threshold", "dynatemp_range": "dynatemp_exponent"}  # which say nothing alone
+OF_OTHERS = {  # which say nothing alone
+    **{"xtc_threshold": "xtc_probability", "dynatemp_exponent": "dynatemp_range"},
+    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), "mirostat"),
+}
+FILTERS = (  # in whose place Mirostat is
+    *("top_k", "top_p", "min_p", "top_n_sigma", "typical_p", "xtc_probability", "dynatemp_range"),
+)
 DRY_BREAKERS = ["\n", ":", '"', "*"]  # as in llama.cpp
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 NO_SEED = (None, -1)  # -1 as in vLLM: none is given
@@ -104,7 +110,9 @@ def check_device(request: GenerationFields, settings: Settings) -> None:
 def refused_on_gpu(sampling: Sampling) -> ApiError:
     """Why no engine on a GPU takes it."""
     name = sampling.cpu_only()[0]
-    return bad_request(f"{name} is supported on a CPU only (--device cpu); leave it out.", name)
+    return bad_request(
+        f"{name} is supported on a CPU of the server's own machine only (--device cpu); leave it out.", name
+    )
 
 
 def with_own_seeds(encoded: list[bytes], prompts: int) -> list[bytes]:
@@ -159,7 +167,11 @@ def _numbers(request: GenerationFields, defaults: dict[str, float]) -> dict[str,
         found["repeat_last_n"] = default_of("repeat_last_n")
     if not found["dry_multiplier"] or not found["dry_penalty_last_n"]:
         found |= {name: default_of(name) for name in DRY}
-    return found | {of: default_of(of) for name, of in OF_OTHERS.items() if not found[name]}
+    if found["mirostat"] and not found["temperature"]:
+        found["mirostat"] = 0
+    if found["mirostat"]:
+        found |= {name: default_of(name) for name in FILTERS}
+    return found | {name: default_of(name) for name, of in OF_OTHERS.items() if not found[of]}
 
 
 def _number(name: str, request: GenerationFields, defaults: dict[str, float]) -> Any:

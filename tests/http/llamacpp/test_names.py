@@ -99,6 +99,22 @@ def test_samplers_that_are_asked_for_by_one_field(make: Any) -> None:
         assert refusal(make, **{first: 3}).param == first
 
 
+@pytest.mark.parametrize("make", [for_chat, for_completion])
+def test_mirostat_is_in_the_place_of_filters(make: Any) -> None:
+    """Without it, or where the likeliest token is taken, what says how says nothing."""
+    asked = {"mirostat": 2, "mirostat_tau": 4.0, "mirostat_eta": 0.3}
+    others = {"top_k": 5, "top_p": 0.5, "min_p": 0.1, "xtc_probability": 0.5, "xtc_threshold": 0.2, "typical_p": 0.7}
+    found = make(**asked, **others)[1][0].sampling
+    assert asked == {name: getattr(found, name) for name in asked} and not found.is_plain()
+    assert all(getattr(found, name) == default_of(name) for name in others)
+    assert found.cpu_only() == [*asked]
+    for off in ({"temperature": 0}, {"mirostat": 0}):
+        told = make(**{**asked, **others, **off})[1][0].sampling
+        assert told.top_k == 5 and told.is_plain() and told.cpu_only() == []
+    for name, value in (("mirostat", 3), ("mirostat", -1), ("mirostat_tau", -1), ("mirostat_eta", 11)):
+        assert refusal(make, **{**asked, name: value}).param == name
+
+
 @pytest.mark.parametrize("field", NOTHING | HINTS | {"n_probs": (0,), "n_cmpl": (1,)})
 def test_what_would_change_an_answer_is_refused(field: str) -> None:
     for kind in BOTH:
@@ -108,7 +124,9 @@ def test_what_would_change_an_answer_is_refused(field: str) -> None:
         assert error.param == field and field in error.message
 
 
-@pytest.mark.parametrize("field", ["mirostat_tau", "dry_base", "xtc_threshold", "dynatemp_exponent", "cache_prompt"])
+@pytest.mark.parametrize(
+    "field", ["mirostat_tau", "mirostat_eta", "dry_base", "xtc_threshold", "dynatemp_exponent", "cache_prompt"]
+)
 def test_what_says_how_alone_is_passed_over(field: str) -> None:
     for kind in BOTH:
         read(kind, body_of(messages=HI, prompt="hi", **{field: 1}))

@@ -37,15 +37,17 @@ def test_options() -> None:
     assert made["typical_p"] == 0.5 and "typical_p" not in chat(options={"typical_p": 0})
     assert (made["max_tokens"], made["repetition_penalty"], made["top_k"], made["stop"]) == (7, 1.2, 3, ["a"])
     assert not {"num_gpu", "num_predict"} & made.keys() and made["repeat_last_n"] == -1
-    off = chat(options={"num_predict": -2, "seed": -1, "mirostat": 0})
-    assert not {"max_tokens", "seed", "mirostat"} & off.keys()
+    off = chat(options={"num_predict": -2, "seed": -1, "tfs_z": 1})
+    assert not {"max_tokens", "seed", "tfs_z"} & off.keys()
+    steered = {"mirostat": 2, "mirostat_tau": 4.0, "mirostat_eta": 0.2}
+    assert steered.items() <= chat(options=steered).items()
     assert chat(options={"repeat_penalty": 1.2, "repeat_last_n": 64})["repeat_last_n"] == 64
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"options": {"mirostat": 1}}, "options.mirostat"),
+        ({"options": {"tfs_z": 0.5}}, "options.tfs_z"),
         ({"format": "yaml"}, "format"),
         ({"think": True, "thinks": False}, "think"),
         ({"top_logprobs": 3}, "top_logprobs"),

@@ -208,7 +208,7 @@ def test_texts_and_tokens(client: httpx.Client) -> None:
     ("body", "status", "text"),
     [
         ({"model": "nobody"}, 404, "nobody"),
-        ({"mirostat": 2}, 400, "mirostat"),
+        ({"mirostat": 3}, 400, "mirostat"),
         ({"repeat_penalty": 0}, 400, "repeat_penalty"),
         ({"repeat_penalty": 1.3, "repeat_last_n": -2}, 400, "repeat_last_n"),
         ({"n_probs": 1000}, 400, "n_probs"),

@@ -142,7 +142,7 @@ def test_version(scripted_server: Server) -> None:
 def test_errors(client: ollama.Client, streamed: bool) -> None:
     wrong: list[tuple[dict[str, Any], int, str]] = [
         ({"model": "nobody"}, 404, "not found"),
-        ({"options": {"mirostat": 2}}, 400, r"options\.mirostat"),
+        ({"options": {"mirostat": 3}}, 400, r"options\.mirostat"),
         ({"options": {"temperature": 9}}, 400, r"options\.temperature"),
         ({"options": {"repeat_penalty": 1.2, "repeat_last_n": -2}}, 400, r"options\.repeat_last_n"),
         ({"options": {"num_predict": "many"}}, 400, r"options\.num_predict"),

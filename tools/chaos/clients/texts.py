@@ -48,6 +48,7 @@ EXTRAS: list[dict[str, Any]] = [  # what some of the requests ask for besides
     {"temperature": 1.3, "seed": 7, "top_n_sigma": 1.2},
     {"temperature": 1.1, "seed": 7, "typical_p": 0.8},
     {"temperature": 1.2, "seed": 7, "dynatemp_range": 0.6, "xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"temperature": 1.1, "seed": 7, "mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.3},
     {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "bad_words": ["the"]},
     {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "repeat_last_n": 16},
     {"dry_multiplier": 1.5, "dry_allowed_length": 1},

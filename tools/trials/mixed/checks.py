@@ -17,6 +17,7 @@ FINISHES = {"stop", "length", "tool_calls", "repetition"}
 DRAWN = {
     *("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "k", "p"),
     *("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent"),
+    *("mirostat", "mirostat_tau", "mirostat_eta"),
 }
 STEERS = {  # with these the token that is drawn is not the model's likeliest at temperature 0
     *("logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "ignore_eos"),
