@@ -37,6 +37,7 @@ class ModelCard:
     layers: int = 0
     heads: int = 0  # of attention, that ask ...
     kv_heads: int = 0  # ... and whose keys and values are kept
+    license: str = ""  # the text that lies with it
 
 
 async def unknown_card() -> ModelCard:

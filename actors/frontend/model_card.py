@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,8 @@ NUMERIC = (  # options that answers depend on
     *("revision", "dtype", "quantization", "kv_cache_dtype", "device", "model_impl", "deterministic", "cpu_kernels"),
     *("tensor_parallel_size", "enable_expert_parallel", "load_format", "seed", "worker"),
 )
+LICENSE = re.compile(r"(?i)(licen[cs]e|copying)(\.(txt|md))?")  # names of files
+MOST_LICENSE = 256 << 10  # bytes of it
 PACKED = ("I32", "I64", "U32")  # several weights in a number: how many there are, their shapes do not say
 
 
@@ -101,7 +104,18 @@ def _read(folder: Path, architecture: str, without_weights: bool) -> ModelCard:
         layers,
         heads,
         kv_heads or heads,
+        _license_of(folder),
     )
+
+
+def _license_of(folder: Path) -> str:
+    """The text of the first of its files that is one; of a longer one the beginning. What is no text is none."""
+    files = (path for path in sorted(folder.iterdir()) if LICENSE.fullmatch(path.name) and path.is_file())
+    if (file := next(files, None)) is None:
+        return ""
+    with file.open("rb") as read:
+        text = read.read(MOST_LICENSE)
+    return "" if b"\0" in text else text.decode(errors="replace").strip()
 
 
 def _stored_as(tensors: dict[str, StoredTensor]) -> str:

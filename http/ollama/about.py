@@ -48,6 +48,7 @@ async def show(settings: Settings, name: str) -> Object:
     sizes = {"block_count": card.layers, "attention.head_count": card.heads, "attention.head_count_kv": card.kv_heads}
     about |= {f"{family}.{size}": value for size, value in sizes.items() if value}
     return {
+        **({"license": card.license} if card.license else {}),
         "modelfile": f"FROM {settings.served[0]}\n",
         "parameters": "\n".join(f"{name} {value}" for name, value in settings.sampling_defaults.items()),
         "template": settings.tokenizer_info.get("chat_template", ""),

@@ -70,6 +70,7 @@ class OllamaShown(msgspec.Struct):
     capabilities: list[str]
     details: Object
     model_info: Object
+    license: str | msgspec.UnsetType = msgspec.UNSET  # where a text of one lies in the model's folder
 
 
 class OllamaStatus(Said):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from actorserve.actors.frontend import model_card
-from actorserve.actors.model.info import resolve_model
+from actorserve.actors.frontend.model_card import MOST_LICENSE
+from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
 from actorserve.actors.model.weights.weight_files import StoredTensor
 from actorserve.actors.options.config import Config
 from actorserve.http.settings import ModelCard
@@ -37,3 +38,21 @@ async def test_files_are_read_beside_the_event_loop_and_once(
 
 async def test_of_a_folder_that_has_gone_there_are_no_sizes() -> None:
     assert await model_card.card_of(Config(), MODEL) == ModelCard(MODEL.architecture)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"LICENSE": b"All may.\n", "README.md": b"no"}, "All may."),
+        ({"license.txt": b"\xff" + b"a" * MOST_LICENSE}, "\ufffd" + "a" * (MOST_LICENSE - 1)),
+        ({"LICENSE.md": b"a\0b"}, ""),
+        ({"LICENSES.json": b"{}"}, ""),
+    ],
+)
+async def test_the_license_is_what_lies_with_the_model(tmp_path: Path, files: dict[str, bytes], told: str) -> None:
+    for path in DEMO_FOLDER.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    config = Config(model=str(tmp_path))
+    assert (await model_card.card_of(config, resolve_model(config))).license == told
