@@ -25,6 +25,7 @@ from .weights.places import files_there
 from .weights.weight_files import float_type, tensor_names
 
 UNSAID = "float32"  # what is read of a config.json that names no type
+FIRST_NAMES = {"lfm2-vl": "lfm2_vl"}  # kinds that were published before transformers had them
 
 
 def without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
@@ -54,12 +55,18 @@ def as_read(config: Config, folder: Path) -> Path:
         return folder
     before = read_json(folder / "config.json")
     elsewhere = told_elsewhere(folder, before, partial(tensor_names, folder))
-    elsewhere |= _type_of_weights(config, folder, before, changes)
+    elsewhere |= _type_of_weights(config, folder, before, changes) | _name_of_kind(before)
     if not changes and not elsewhere:
         return folder
     sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": [elsewhere, changes]}
     whole = merged(before, elsewhere)
     return linked_folder("overridden", [folder], sources, lambda: {"config.json": overridden(whole, changes)})
+
+
+def _name_of_kind(values: Mapping[str, Any]) -> dict[str, str]:
+    """A `model_type` by the name that transformers has for it."""
+    kind = values.get("model_type")
+    return {"model_type": FIRST_NAMES[kind]} if isinstance(kind, str) and kind in FIRST_NAMES else {}
 
 
 def _type_of_weights(config: Config, folder: Path, *values: Mapping[str, Any]) -> dict[str, str]:

@@ -171,6 +171,27 @@ def read(folder: Path) -> Any:
     return read_config(resolve_model(config_for(folder, **BY_TRANSFORMERS)), trust=False)
 
 
+PUBLISHED_LFM2_VL: dict[str, Any] = {  # fields of LFM2-VL's first config.json, beside those of transformers
+    **{"model_type": "lfm2-vl", "auto_map": {"AutoConfig": "configuration_lfm2_vl.Lfm2VlConfig"}},
+    **{"do_image_splitting": True, "encoder_patch_size": 16, "image_token_index": 396, "max_image_tokens": 256},
+    **{"max_tiles": 10, "min_tiles": 2, "pixel_tolerance": 2.0, "tile_size": 512, "use_thumbnail": True},
+    "vision_feature_layer": -1,
+}
+ITS_TEXT_PART: dict[str, Any] = {
+    **{"intermediate_size": None, "block_ff_dim": 96, "block_dim": 64, "conv_dim": 64, "num_heads": 4},
+    **{"theta": 1e6, "rope_theta": 1e6, "rope_parameters": None, "tie_embedding": True, "tie_word_embeddings": None},
+    **{"layer_types": None, "block_norm_eps": 1e-5, "block_use_swiglu": True, "use_pos_enc": True},
+}
+
+
+def test_lfm2_vl_as_it_was_published(tmp_path: Path) -> None:
+    """By another name than transformers', which was refused, and whose text part says sizes by names of its own."""
+    write_whole("lfm2_vl", tmp_path)
+    before = logits_of(tmp_path)
+    change(tmp_path, {}, PUBLISHED_LFM2_VL, ITS_TEXT_PART)
+    assert torch.equal(logits_of(tmp_path), before)
+
+
 def test_layers_that_draft_are_dropped_where_the_whole_model_drops_them(tmp_path: Path) -> None:
     write_whole("exaone4_5", tmp_path)
     change(tmp_path, {"mtp.layers.0.input_layernorm.weight": torch.ones(2)}, {}, {})
