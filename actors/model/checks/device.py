@@ -77,8 +77,6 @@ def only_on_cpu(config: Config, model: ModelInfo) -> str:
     name = model.architecture
     if model.pooling is None and model.encoder is None:
         return ""
-    if model.vision is not None:
-        return f"{name} makes vectors of pictures in conversations, on a CPU as yet"
     if config.tensor_parallel_size > 1:
         return f"--tensor-parallel-size: {name} pools, which several workers do together on a CPU only"
     method = METHODS.get(config.quantization, NONE)

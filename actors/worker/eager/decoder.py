@@ -29,7 +29,9 @@ from ..gpu.load import check_shape, choose_dtype
 from ..gpu.memory import make_pools
 from ..models.sharding import Alone, Read, shard
 from ..transfer import to_device
+from ..vision.step import VisionStep
 from .kv import DeviceKV
+from .pictures import EagerPictures
 
 
 class EagerDecoder:
@@ -37,12 +39,16 @@ class EagerDecoder:
 
     batch_invariant = quantised = False
 
-    def __init__(self, model: GpuModel) -> None:
+    def __init__(self, model: GpuModel, length: int) -> None:
+        """`length`: of the longest sequence."""
         self.model, self.kv = model, model.shape.kv
         self.dtype = self.precision = model.dtype
         self.vocab_size = model.shape.vocab_size
         layer = attention_of(model.shape)
         self._scratch = Scratch.of(1, layer.heads, layer.value_dim, 1, model.device)
+        self.step: VisionStep | None = None  # what the next one's tokens have of pictures
+        spec = model.shape.vision
+        self._pictures = None if spec is None else EagerPictures(spec, model, length)
 
     def attention(self, kv: object, spans: Sequence[Span]) -> Spans:
         """What is needed of them is sent with the step."""
@@ -60,7 +66,10 @@ class EagerDecoder:
         ends = np.array([span.position + span.size for span in spans], np.int32)
         starts = np.cumsum([0, *(span.size for span in spans)], dtype=np.int32)
         inputs = StepInputs(tokens[0], tokens[1], tokens[2], to_device(ends, device), kv.table(spans))
-        return self._hidden(GpuBatch(inputs, 0, to_device(starts, device), self._scratch), list(kv.pools))
+        batch = GpuBatch(inputs, 0, to_device(starts, device), self._scratch)
+        if self._pictures is not None:
+            batch = self._pictures.among(batch, self.step, list(spans))
+        return self._hidden(batch, list(kv.pools))
 
     def hidden(self, x: Tensor) -> Tensor:
         """Of rows of what `forward` gives."""
@@ -70,12 +79,13 @@ class EagerDecoder:
         raise AssertionError("a model that pools makes no logits")
 
     def try_out(self, tokens: int, block_size: int) -> None:
-        """A step of so many, of a row that is none."""
+        """A step of so many, of a row that is none; they are a picture's where the model sees any."""
         device = self.model.device
         inputs = StepInputs.make(1, tokens, 4, device)
         inputs.fill()
         pools = make_pools(self.model.shape, 1, block_size, self.dtype, device)
-        self._hidden(GpuBatch(inputs, 0, to_device(np.array([0, tokens], np.int32), device), self._scratch), pools)
+        batch = GpuBatch(inputs, 0, to_device(np.array([0, tokens], np.int32), device), self._scratch)
+        self._hidden(batch if self._pictures is None else self._pictures.try_out(batch), pools)
 
     def _hidden(self, batch: GpuBatch, pools: list[Pools]) -> Tensor:
         return self.model.norm(self.model.forward(batch, pools))
@@ -94,4 +104,4 @@ def make_decoder(
     dtype = choose_dtype(config, shape)
     plain = replace(architecture_on_gpu(config, shape)[0], tied=True)
     get = shard(read, shape, Alone(), False)
-    return EagerDecoder(make_model(plain, get, dtype, info.max_model_len, device))
+    return EagerDecoder(make_model(plain, get, dtype, info.max_model_len, device), info.max_model_len)

@@ -47,8 +47,9 @@ def give_memory(
     device: torch.device,
     longest: int,
     try_out: Callable[[], None],
+    beside: int = 0,
 ) -> DeviceMemory:
-    """`longest`: positions of a row; `try_out` is the largest step."""
+    """`longest`: positions of a row; `try_out` is the largest step; `beside`: bytes that are kept for pictures."""
     config = context.config
     check_block_size(config)
     kind = kv_kind(config, dtype, device)
@@ -56,6 +57,7 @@ def give_memory(
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: {context.model.architecture} has auto on a GPU")
     plan = plan_in_one_table(config, shape, longest, kind)
     peak, used = measure(device, try_out)
+    used += beside
     total = device_memory(device)[1]
     room = room_for_blocks(config, total, used, peak)
     blocks = blocks_in(config, plan, longest, room)

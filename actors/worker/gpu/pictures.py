@@ -50,17 +50,17 @@ def pictures_bytes(config: Config, tower: int = TOWER_BYTES) -> int:
     return int(config.encoder_cache_gb * (1 << 30)) + tower
 
 
-def try_tower(config: Config, info: ModelInfo, pictures: StepPictures | None, large: bool) -> int:
+def try_tower(config: Config, info: ModelInfo, vision: VisionRows | None, large: bool) -> int:
     """Encode a small picture or sound, or the largest of a request; bytes that are kept for such, if any may come.
     ConfigError if it cannot be done."""
-    if pictures is None:
+    if vision is None:
         return 0
     from ..vision.encoder import BadItem  # with transformers, as what follows
     from ..vision.trial import is_wanted, make_trial
 
     if not is_wanted(config, info):
         return 0
-    encoder, trial = pictures.vision.encoder, make_trial(config, info, large)
+    encoder, trial = vision.encoder, make_trial(config, info, large)
     try:
         peak, _ = measure(encoder.device, partial(encoder.try_out, trial.modality, trial.arrays))
     except BadItem as error:
@@ -87,6 +87,14 @@ def numbers_of(spec: VisionSpec) -> int:
     return NUMBERS + (AXES if spec.axes else 0) + spec.whole_pictures
 
 
+def axis_turns(spec: VisionSpec, model: GpuModel, length: int) -> AxisTurns:
+    """How tokens turn by three positions; `length`: of the longest sequence."""
+    rope = model.shape.rope
+    frequencies = inverse_frequencies(rope, rope.rotary_dim or model.shape.turning, length)
+    axes = torch.tensor(spec.axes[: len(frequencies)], dtype=torch.int32)
+    return AxisTurns(axes.to(model.device), frequencies.to(model.device), rope.attention_factor)
+
+
 class StepPictures:
     """Of one runner."""
 
@@ -100,11 +108,8 @@ class StepPictures:
         self._shifted = False  # whether what is there is of anybody
         self._own = torch.arange(tokens, device=device)
         if spec.axes:
-            rope = model.shape.rope
-            frequencies = inverse_frequencies(rope, rope.rotary_dim or model.shape.turning, sizes.length)
-            axes = torch.tensor(spec.axes[: len(frequencies)], dtype=torch.int32)
-            self._turns = AxisTurns(axes.to(device), frequencies.to(device), rope.attention_factor)
-            self._turned = RotaryTables(*torch.zeros(2, tokens, len(frequencies), device=device))
+            self._turns = axis_turns(spec, model, sizes.length)
+            self._turned = RotaryTables(*torch.zeros(2, tokens, len(self._turns.frequencies), device=device))
 
     # --- rows ----------------------------------------------------------------------------------------------------
 

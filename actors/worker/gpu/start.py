@@ -204,7 +204,8 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     """Try the largest steps out, and give what they leave to KV memory; (the number of its blocks, how it is)."""
     config, model, log, length = context.config, runner.model, context.log, context.model.max_model_len
     kind = kv_kind(config, model.dtype, model.device)
-    try_tower(config, context.model, runner.pictures, large=False)  # before kernels are compiled, which takes longer
+    vision = None if runner.pictures is None else runner.pictures.vision
+    try_tower(config, context.model, vision, large=False)  # before kernels are compiled, which takes longer
     windows = plan_tables(config, model.shape, length)
     beside = _make_pools(config, runner, 1, windows)
     plan = plan_memory(config, model.shape, length, kind, beside)
@@ -214,7 +215,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
         _make_pools(config, runner, found, windows, kept.take)
         log.info("KV memory of %s, which was there: %d blocks", str(kind).removeprefix("torch."), found)
         return found, plan
-    pictures = try_tower(config, context.model, runner.pictures, large=True)
+    pictures = try_tower(config, context.model, vision, large=True)
     peak, used = measure(model.device, runner.profile_steps)
     graphs = 0 if is_eager(config, model) else graph_bytes(runner)
     context.phase_ends(StartPhase.PROFILE)

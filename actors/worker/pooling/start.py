@@ -152,23 +152,32 @@ def _with_device_kv(context: Context, spec: PoolingSpec, device: torch.device) -
 def _eager(context: Context, spec: PoolingSpec, device: torch.device) -> WorkerActor:
     from ..eager.decoder import check_decoder, make_decoder
     from ..eager.memory import give_memory
+    from ..gpu.pictures import try_tower
 
     config, info, begun = context.config, context.model, time.perf_counter()
     shape = hidden_shape(config, info, spec)
     check_decoder(config, shape)
     read, head = open_hidden(config, info, spec, shape, device)
     model = make_decoder(config, info, shape, read, device)
+    vision = None
+    if info.vision is not None:
+        from ..vision.start import load_vision, media_source
+
+        vision = load_vision(config, info, model.dtype, media_source(context), device)
     _loaded(context, model.dtype, begun, device)
     context.phase_ends(StartPhase.DRAFTS)
     most, length = max(config.max_num_batched_tokens, info.max_model_len), context.served.max_tokens
     try_out = partial(model.try_out, most, config.block_size)
-    memory = give_memory(context, model.model.shape, model.dtype, device, length, try_out)
+    pictures = try_tower(config, info, vision, large=True)
+    memory = give_memory(context, model.model.shape, model.dtype, device, length, try_out, pictures)
     context.phase_ends(StartPhase.KV_MEMORY)
     log = context.table.as_numpy().tokens
     writer = PoolingWriter(Pooler(spec, head, device), _vectors(context), log)
     own = model, memory.kv, log, config.block_size, config.max_num_seqs, *request_readers(context, model.vocab_size)
     tokens = memory.plan.tokens(config, length, memory.blocks)
-    return WorkerActor(context, HiddenRunner(writer, *own), memory.blocks, None, tokens)
+    actor = WorkerActor(context, HiddenRunner(writer, *own, vision=vision), memory.blocks, None, tokens)
+    actor.vision = vision
+    return actor
 
 
 def _loaded(context: Context, dtype: torch.dtype, begun: float, device: torch.device) -> None:

@@ -28,6 +28,7 @@ from actorserve.actors.worker.gpu import compilations
 from actorserve.actors.worker.pooling import start as pooling
 from tests.support.gpu.pretended_device import DEVICE, OnDevice, PretendedDevice, on_the_host, pretended
 from tests.support.models.encoder_decoders import write_tiny
+from tests.support.models.vision.families import checkpoint
 
 from ..driver import GREEDY
 from ..test_actor import Scheduler
@@ -85,9 +86,14 @@ def vector(context: Any, actor: Any, scheduler: Scheduler) -> np.ndarray:
     return np.frombuffer(found[2], np.float32)
 
 
-def test_a_decoder_that_pools(checkpoints: Callable[..., Path], device: PretendedDevice, counting: list[Any]) -> None:
+@pytest.mark.parametrize("sees", [False, True])
+def test_a_decoder_that_pools(
+    checkpoints: Callable[..., Path], tmp_path: Path, device: PretendedDevice, counting: list[Any], sees: bool
+) -> None:
+    """The largest picture of a request is tried, too, where it sees any."""
     with on_the_host():
-        folder = checkpoints("qwen3", num_hidden_layers=1)
+        layers = {"num_hidden_layers": 1}
+        folder = checkpoint("llava", tmp_path, **layers) if sees else checkpoints("qwen3", **layers)
     options = {"model": str(folder), "runner": "pooling", "dtype": "float32", **SIZES}
     found = []
     for at, where in (("cpu", torch.device("cpu")), ("auto", DEVICE)):
@@ -98,6 +104,7 @@ def test_a_decoder_that_pools(checkpoints: Callable[..., Path], device: Pretende
     assert isinstance(actor.runner.kv.pools[0].keys, OnDevice)  # type: ignore[attr-defined]
     assert counting == [context]
     assert actor.blocks == 2 * 7 and np.abs(found[1] - found[0]).max() < 1e-4
+    assert (actor.vision is not None) == sees == bool(actor.vision and actor.vision.encoder.most_numbers)
 
 
 @pytest.mark.parametrize("name", ["bart", "t5"])

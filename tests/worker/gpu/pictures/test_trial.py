@@ -49,7 +49,7 @@ def test_its_memory_is_measured_and_given_back(family: str, made: Made, monkeypa
         assert runner.pictures is not None
         gc.collect()
         before = OnDevice.memory.allocated
-        small, large = (try_tower(*about, runner.pictures, large) - CACHE for large in (False, True))
+        small, large = (try_tower(*about, runner.pictures.vision, large) - CACHE for large in (False, True))
         assert 0 < small <= large < 1 << 24
         encoder = runner.pictures.vision.encoder
         assert OnDevice.memory.allocated == before and not len(encoder.cache)
@@ -88,16 +88,18 @@ def test_the_longest_sound_fills_the_model(kind: str, tmp_path: Path, monkeypatc
     assert small.shape == (1, MELS, FRAMES)
     assert len(large) == (1 if kind == "qwen2_audio" else about[1].max_model_len // 25)
     pictures = make_runner(folder, Source()).pictures
+    assert pictures is not None
     monkeypatch.setattr(gpu_pictures, "measure", lambda device, run: (run() or 7, 0))
-    assert try_tower(*about, pictures, large=True) == CACHE + 7
+    assert try_tower(*about, pictures.vision, large=True) == CACHE + 7
 
 
 def test_who_may_bring_none_pays_nothing(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tower that would fail is not asked."""
     _, folder = made("llava")
-    runner = make_runner(folder, Source())
+    pictures = make_runner(folder, Source()).pictures
+    assert pictures is not None
     monkeypatch.setattr(gpu_pictures, "measure", None)
-    assert try_tower(*configured(folder, limit_mm_per_prompt='{"image": 0}'), runner.pictures, large=True) == 0
+    assert try_tower(*configured(folder, limit_mm_per_prompt='{"image": 0}'), pictures.vision, large=True) == 0
     assert try_tower(*configured(folder), None, large=True) == 0
 
 
@@ -129,4 +131,4 @@ def test_a_tower_that_fails_ends_the_start(
     monkeypatch.setattr(encoder, "_function", lambda name: (failing, {"pixel_values"}))
     monkeypatch.setattr(gpu_pictures, "measure", lambda device, run: (run(), 0))
     with pytest.raises(ConfigError, match=f"^model: LlavaForConditionalGeneration: {words}"):
-        try_tower(*configured(folder), pictures, large=False)
+        try_tower(*configured(folder), pictures.vision, large=False)
