@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,13 @@ from ....model.vision.refused import TEXTS_BY_TRANSFORMERS, instead, text_parts
 from ....model.vision.texts import KINDS, text_name
 from ....model.weights.weight_files import tensor_names
 from ....options.config import ConfigError
+from .bailing_v3 import BailingMoeV3ForCausalLM
 
 log = logging.getLogger("worker")
 VERSION = f"transformers {transformers.__version__}"
+OURS: dict[str, Any] = {  # made of what transformers has, which lacks some of it
+    one.__name__: one for one in (BailingMoeV3ForCausalLM,)
+}
 
 
 def keep_quiet() -> None:
@@ -44,7 +49,10 @@ def read_config(info: ModelInfo, trust: bool) -> Any:
     with code_of_others(
         lambda reason: refused_model(info, f"{VERSION} does not read its config.json ({reason}); {instead}")
     ):
-        whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
+        if isinstance(kind, str) and not trust and (points := _with_points(kind, values)):
+            whole = CONFIG_MAPPING[kind].from_dict(values | points, name_or_path=info.folder)
+        else:
+            whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
     if info.architecture in TEXTS_BY_TRANSFORMERS:
         outside, whole = whole, whole.get_text_config(decoder=True)
         if whole.dtype is None:
@@ -56,6 +64,15 @@ def read_config(info: ModelInfo, trust: bool) -> Any:
         if hasattr(part, "quantization_config"):  # weights are decoded here
             del part.quantization_config
     return whole
+
+
+def _with_points(name: str, values: dict[str, Any]) -> dict[str, float]:
+    """Whole numbers in config.json where transformers takes none but those that are written with a point."""
+    if name not in CONFIG_MAPPING or not is_dataclass(kind := CONFIG_MAPPING[name]):
+        return {}
+    return {
+        one.name: float(own) for one in fields(kind) if one.type is float and type(own := values.get(one.name)) is int
+    }
 
 
 def _has_head(folder: Path) -> bool:
@@ -71,7 +88,9 @@ def maker(whole: Any, info: ModelInfo, trust: bool) -> Callable[..., Any]:
 
 
 def _apart(whole: Any, info: ModelInfo) -> Any:
-    """Such a class, if it is the checkpoint's own; or one that sees, and is asked for texts alone."""
+    """Such a class, if it is the checkpoint's own; or one that sees, and is asked for texts alone; or one of ours."""
+    if (ours := OURS.get(info.architecture)) is not None:
+        return ours if ours.config_class is type(whole) else None
     sees = type(whole) in AutoModelForImageTextToText._model_mapping and info.architecture not in KINDS
     if type(whole) in AutoModelForCausalLM._model_mapping or not (sees or info.architecture.endswith("ForCausalLM")):
         return None
