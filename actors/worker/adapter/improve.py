@@ -33,6 +33,7 @@ TOGETHER = (
 )
 SCALES = "scales"
 READ = ("dt_proj",)  # linear layers whose weights the layer around them reads
+UNSAID = {"Step3p7Experts": {"has_gate": True, "has_bias": False, "is_transposed": False}}  # what is so all the same
 EPSILONS = ("variance_epsilon", "eps", "epsilon")
 
 
@@ -231,6 +232,8 @@ class Maker:
         if is_table(module):
             table: Any = module
             return EmbeddingModule(table.weight, self.dtype)
+        for name, value in UNSAID.get(kind, {}).items():
+            setattr(module, name, value)
         if kind.endswith("Experts") and _is_described(module):
             return _ExpertsModule(take_experts(module, self.expert))
         return None
