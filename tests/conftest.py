@@ -36,7 +36,6 @@ os.environ.setdefault(SAME_SUMS, "AUTO,STRICT")  # on some CPUs MKL's sums are o
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 for name in (*PROXIES, *map(str.upper, PROXIES), "FORCE_COLOR"):  # clients reach servers here, and outputs are as ever
     os.environ.pop(name, None)
-OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
 MANY_TESTS = 1000  # a run that forks its process often enough for a second of copying to be worth it
 MANY_DESCRIPTORS, MORE, MOST_DESCRIPTORS = 300, 100, 800  # of the 1,024 that some machines allow
 SHORT = ("bench", "chat", "detokenizer", "grammars", "http", "model", "options", "protocol", "renderer", "runtime")
@@ -118,12 +117,12 @@ def pytest_runtest_logfinish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failing test shows what its servers have said: why one has ended stands nowhere else."""
+    """A failing test shows what the servers of its fixtures have said; of its own their end tells that."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         for name, value in item.funcargs.items():
             if isinstance(value, Server):
-                report.sections.append((f"output of {name}", "\n".join(value.output.splitlines()[-OUTPUT_LINES:])))
+                report.sections.append((f"output of {name}", value.last_output))
     return report
 
 

@@ -30,6 +30,7 @@ READY = re.compile(r"ready at ((?:https?|engine)://\S+)")
 FEW_DESCRIPTORS = os.path.join(os.path.dirname(__file__), "runs", "few_descriptors.py")
 QUEUE = ("--max-num-queued-reqs", "256")  # room for 2,048 is 180 MB that each server would take and give back
 WAIT_S = 60.0
+LAST_LINES = 60  # of what it says, where a test fails
 VANISH_S = 30.0  # what the kernel gets to clear away killed processes on a busy machine
 
 
@@ -112,6 +113,11 @@ class Server:
                 self.lines.append(line)
             self._queue.put(None)
         return "\n".join(self.lines)
+
+    @property
+    def last_output(self) -> str:
+        """The end of that: why something has failed stands nowhere else."""
+        return "\n".join(self.output.splitlines()[-LAST_LINES:])
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -227,6 +233,8 @@ class Server:
             assert self.process.stdout is not None
             self.process.stdout.close()
             self._folder.cleanup()
+            if error is not None and (said := self.last_output) not in str(error):
+                error.add_note(f"The server said:\n{said}")
 
 
 def _dies_with_run() -> Callable[[], None] | None:
