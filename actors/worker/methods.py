@@ -1,8 +1,8 @@
 """What operators may have a worker do between two steps, by name; and the methods of --worker-extension-cls.
 
-An extension is trusted code of whoever runs the server: an object of its class is made with the worker's actor, and its
-public methods may be called. What one raises is the answer to its call. One that takes longer than a step may
-(--step-timeout) is killed with its worker, as a step is.
+An extension is trusted code of whoever runs the server: an object of its class is made with the worker's actor, or with
+nothing where it takes nothing, as vLLM's do, and its public methods may be called. What one raises is the answer to its
+call. One that takes longer than a step may (--step-timeout) is killed with its worker, as a step is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class WorkerMethods:
         config = self._actor.context.config
         if config.worker_extension_cls is None:
             return {}
-        made = load_callable("--worker-extension-cls", config.worker_extension_cls, WORKER_EXTENSIONS)(self._actor)
+        kind = load_callable("--worker-extension-cls", config.worker_extension_cls, WORKER_EXTENSIONS)
+        made = kind(*[self._actor] if inspect.signature(kind).parameters else [])
         names = [name for name in dir(made) if not name.startswith("_")]
         return {name: method for name in names if callable(method := getattr(made, name))}
 

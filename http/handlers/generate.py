@@ -41,7 +41,7 @@ from ..openai.schemas import (
     SessionParams,
 )
 from ..openai.session_turns import TurnFormat
-from ..openai.sessions import Sessions, session_of
+from ..openai.sessions import Continued, Sessions, session_of
 from ..openai.token_ids import TokensFormat, completion_of
 from ..output.answer import Answer, AnswerOptions
 from ..output.formats import MakeAnswerFormat, MessagesFormat
@@ -52,6 +52,7 @@ from .answering import Answering, seeded
 
 BEAMS = "use_beam_search"
 T = TypeVar("T")
+MakeTurnFormat = Callable[[Answer, Job, StreamProgress | None, Continued], TurnFormat]
 
 
 class Generator(Answering):
@@ -115,14 +116,24 @@ class Generator(Answering):
 
     async def _turn(self, request: web.Request, raw: bytes, body: CompletionRequest) -> web.StreamResponse:
         """One of a session."""
+        asked = ask_completion(body, self.settings, name_request(request, body.request_id), request[CLIENT])
+
+        def make(answer: Answer, job: Job, progress: StreamProgress | None, turn: Continued) -> TurnFormat:
+            return TurnFormat(CompletionAnswer(answer, job, progress), job, self.sessions, turn, answer.id)
+
+        return await self.turn(request, raw, body, asked, make)
+
+    async def turn(
+        self, request: web.Request, raw: bytes, body: CompletionRequest, asked: PreparedRequest, make: MakeTurnFormat
+    ) -> web.StreamResponse:
+        """One of a session, whatever the API that asks for it."""
         owner = self.sessions.owner(session_of(body))
         await self.give_to(request, owner)
-        asked = ask_completion(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         begun = self.goes_on(request) or self.is_kept(await self.key(request, raw, owner))
         turn = await self.sessions.go_on(body, asked, request[CLIENT], self.settings.model, begun)
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
-            return TurnFormat(CompletionAnswer(answer, job, progress), job, self.sessions, turn, answer.id)
+            return make(answer, job, progress, turn)
 
         return await self.answer(request, raw, body, turn.asked, form, owner)
 

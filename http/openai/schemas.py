@@ -196,7 +196,8 @@ class SessionParams(msgspec.Struct, forbid_unknown_fields=True):
 
     id: Annotated[str, Meta(max_length=128)] | None = None
     rid: Annotated[str, Meta(max_length=256)] | None = None  # the id of that turn's answer; none: it begins anew
-    offset: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None  # tokens that are kept of it; 0: all
+    offset: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None  # tokens that are kept of it; 0: all;
+    # below 0: all but so many at its end
     replace: bool | None = None  # what came behind that turn is forgotten; without rid all turns are
     drop_previous_output: bool | None = None  # its answer is left out
 

@@ -1,4 +1,4 @@
-"""The answer of a session's turn: that of a completion, of which the session is told."""
+"""The answer of a session's turn: that of a completion, or of /generate, of which the session is told."""
 
 from __future__ import annotations
 

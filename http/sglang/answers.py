@@ -17,6 +17,8 @@ from ..generation.job import Job
 from ..generation.logprobs import ENTRIES, LOWEST
 from ..generation.times import JobTimes
 from ..openai.schemas import Object
+from ..openai.session_turns import TurnFormat
+from ..openai.sessions import Continued, Sessions
 from ..output.answer import DONE, SECOND, Answer, encode
 from ..output.events import Content, Piece
 from ..output.turns import Turns
@@ -118,7 +120,7 @@ class SglangAnswer(AnswerFormat):
     def _part(self, choice: Choice) -> Object:
         told = ChoiceResult() if self._says_nothing else self._told[choice.index]
         about: Object = {
-            "id": self._id(choice.index),
+            "id": self.id_of(choice.index),
             "finish_reason": self._reason(choice),
             "prompt_tokens": choice.prompt_tokens,
             "completion_tokens": 0 if self._says_nothing else choice.tokens,
@@ -132,7 +134,8 @@ class SglangAnswer(AnswerFormat):
             about |= self._prompts.get(choice.index // len(self._job.params), NO_PROMPT)
         return {"text": told.text, "output_ids": told.ids, "meta_info": about | self._states[choice.index]}
 
-    def _id(self, index: int) -> str:
+    def id_of(self, index: int) -> str:
+        """Of a choice, by which a session's turn is gone on from."""
         prompt = index // len(self._job.params)
         if isinstance(self._rid, list):
             return self._rid[prompt]
@@ -196,6 +199,20 @@ class SglangAnswer(AnswerFormat):
 
     def _entry(self, text: bytes, token: int, logprob: float) -> Entry:
         return max(logprob, LOWEST), token, text.decode(errors="replace") if self._with_text else None
+
+
+class SglangTurn(TurnFormat):
+    """The same of a session's turn."""
+
+    def __init__(self, form: SglangAnswer, job: Job, sessions: Sessions, turn: Continued) -> None:
+        super().__init__(form, job, sessions, turn, form.id_of(0))
+        self._long = form
+
+    async def write_long(self) -> None:
+        await self._long.write_long()
+
+    def ends(self) -> AsyncIterator[tuple[Choice, bytes]]:
+        return self._long.ends()
 
 
 def _text(pieces: list[Piece]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import msgspec
+
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
@@ -103,6 +105,8 @@ def completion_of(body: SglangGenerateRequest) -> TokensRequest:
         "cache_salt": body.cache_salt or one_of(body.extra_key, "extra_key"),
         "request_id": body.rid if isinstance(body.rid, str) else None,
     }
+    if body.session_params is not None:
+        fields["session_params"] = msgspec.to_builtins(body.session_params)
     return decode(TokensRequest, encoded({name: value for name, value in fields.items() if value is not None}, None))
 
 

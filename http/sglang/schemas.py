@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..openai.schemas import Object, Priority
+from ..openai.schemas import Object, Priority, SessionParams
 
 MOST_NEW_TOKENS = 128  # where a request does not say
 NOTHING: dict[str, tuple[object, ...]] = {  # of sampling parameters: refused unless they have one of these values
@@ -69,6 +69,8 @@ class SglangGenerateRequest(msgspec.Struct, kw_only=True):
     priority: Priority = None
     cache_salt: str | None = None
     extra_key: str | list[str] | None = None  # keeps prefixes apart, as a salt does
+
+    session_params: SessionParams | None = None  # of a session, as completions have them
 
     image_data: Any = None  # an address, a file's name or base64, or lists of such (media.py); so are the next two
     video_data: Any = None

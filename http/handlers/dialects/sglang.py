@@ -16,13 +16,15 @@ from ...generation.fields.sampling import told_more
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
-from ...generation.prepare import ask_completion
+from ...generation.prepare import PreparedRequest, ask_completion
 from ...media.parts import check_text_size
 from ...middleware.context import CLIENT, GIVEN, name_request
+from ...openai.schemas import SessionParams
+from ...openai.sessions import Continued
 from ...output.answer import Answer
 from ...pooling.answers import as_json
 from ...pooling.prepare import check_generates, pooling_of
-from ...sglang.answers import SglangAnswer
+from ...sglang.answers import SglangAnswer, SglangTurn
 from ...sglang.media import media_of
 from ...sglang.requests import (
     completion_of,
@@ -78,7 +80,13 @@ class SglangApi:
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> SglangAnswer:
             return SglangAnswer(answer, job, self._engine.times, body)
 
+        def turn(answer: Answer, job: Job, progress: StreamProgress | None, behind: Continued) -> SglangTurn:
+            return SglangTurn(form(answer, job, progress), job, self._generator.sessions, behind)
+
         try:
+            if given.session_params not in (None, SessionParams()):
+                _check_turn(body, asked)
+                return await self._generator.turn(request, raw, given, asked, turn)
             return await self._generator.answer(request, raw, given, asked, form)
         except ApiError as error:
             raise renamed(error, body) from None
@@ -145,3 +153,11 @@ class SglangApi:
                 "internal_states": [{"running_requests": figures.running}],
             }
         )
+
+
+def _check_turn(body: SglangGenerateRequest, asked: PreparedRequest) -> None:
+    """400 for what is none of a session's turns, of which tokens are kept alone."""
+    if sampling_of(body).max_new_tokens == 0:
+        raise bad_request("max_tokens must be at least 1: a turn of a session has an answer.", "max_tokens")
+    if any(one.media for one in asked.prompts if isinstance(one, TextPrompt | TokenPrompt)):
+        raise bad_request("session_params: a turn of a session has no pictures, films or sounds.", "session_params")

@@ -96,6 +96,44 @@ def test_a_turn_goes_on_from_an_earlier_one(client: httpx.Client, stream: bool) 
     assert client.post("/close_session", json={"session_id": name}).status_code == 404
 
 
+def generated(client: httpx.Client, ids: list[int], stream: bool = False, **more: Any) -> Any:
+    """What SGLang's path answers, or the last event of a stream: each has all that has come so far."""
+    params = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
+    body = {"input_ids": ids, "sampling_params": params, "stream": stream, **more}
+    answer = client.post("/generate", json=body)
+    assert answer.status_code == 200, answer.text
+    events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+    return json.loads(events[-1] if stream else answer.content)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_turn_of_sglangs_own_path(client: httpx.Client, stream: bool) -> None:
+    """By the ids that it tells, also without the last token, as SGLang's clients ask for (offset -1)."""
+    name, parts, whole, last = opened(client), ([11, 12], [13], [14, 15, 16]), list[int](), None
+    for number, part in enumerate(parts):
+        params = {"id": name, "rid": last, "offset": -1, "replace": True}
+        more: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 0} if number else {"rid": "mine"}
+        told = generated(client, part, stream, session_params=params, **more)
+        whole = [*whole[:-1], *part]
+        assert told["meta_info"]["prompt_tokens"] == len(whole)
+        plain = generated(client, whole, **{key: value for key, value in more.items() if key != "rid"})
+        assert told["output_ids"] == plain["output_ids"] and told["text"] == plain["text"]
+        for kind in ("input", "output") if number else ():
+            found, wanted = (one["meta_info"][f"{kind}_token_logprobs"] for one in (told, plain))
+            assert [token for _, token, _ in found] == [token for _, token, _ in wanted]
+        whole += told["output_ids"]
+        last = told["meta_info"]["id"]
+    assert turn(client, [17], id=name, rid="mine", drop_previous_output=True)[1][:3] == [11, 12, 17]
+    assert client.post("/close_session", json={"session_id": name}).json() == {}
+    for more, field in (
+        ({"session_params": {"id": name}}, "session_params.id"),
+        ({"session_params": {"id": name}, "sampling_params": {"max_new_tokens": 0}}, "sampling_params.max_new_tokens"),
+        ({"session_params": {"id": name, "rod": 1}}, "session_params.rod"),
+    ):
+        answer = client.post("/generate", json={"text": "a", **more})
+        assert answer.status_code in (400, 404) and answer.json()["error"]["param"] == field, answer.text
+
+
 def test_the_last_turn_is_gone_on_from_by_itself_where_a_session_streams(client: httpx.Client) -> None:
     name = opened(client, session_id="my own", streaming=True)
     answer = client.post("/open_session", json={"capacity_of_str_len": 0, "session_id": name})
