@@ -22,6 +22,7 @@ WHOLE = 0  # of a block: as long as the weight itself
 EXPERT_GROUP = 32  # columns that share a scale in gpt-oss' format
 WORD = 32  # bits of the numbers into which smaller ones are packed
 STEP = 16  # numbers that a GPU multiplies at once
+ALL = slice(None)
 
 Shape = tuple[int, ...]
 
@@ -39,6 +40,9 @@ class StoredSpec(NamedTuple):
 Others = tuple[tuple[str, StoredSpec], ...]  # tensors beside a weight, of which it has no need
 
 
+Cuts = dict[str, tuple[slice | None, slice | None]]  # by what comes after the layer's name: rows and columns
+
+
 class WeightFormat(msgspec.Struct, frozen=True):
     """One way to store the weight [rows, columns] of one linear layer."""
 
@@ -50,6 +54,11 @@ class WeightFormat(msgspec.Struct, frozen=True):
         """About what these take."""
         own = (spec for spec in self.tensors(rows, columns).values() if spec.shape and not spec.optional)
         return sum(math.prod(spec.shape or ()) * BYTES[spec.types[0]] for spec in own)
+
+    def cuts(self, rows: slice, columns: slice, size: tuple[int, int]) -> Cuts:
+        """Of a part of the weight, all of which has this size, what of each tensor makes it: None in the place of rows
+        or columns where they are cut within what lies together. Tensors that are not named are needed as they are."""
+        return {}
 
     @property
     def row_scales(self) -> str | None:
@@ -89,6 +98,10 @@ class ScaledWeight(WeightFormat, frozen=True, kw_only=True):
             found[self.zero] = StoredSpec(grid, ("I8", *SCALES), optional=self.without_zero, also=also)
         return found | dict(self.others)
 
+    def cuts(self, rows: slice, columns: slice, size: tuple[int, int]) -> Cuts:
+        whole = _groups(columns, size[1], self.block[1]) is not None
+        return {self.weight: (rows, columns if whole else None)}  # scales are few, and a block of rows may be cut
+
     @property
     def row_scales(self) -> str | None:
         return self.scale if self.type == "I8" and self.block == (1, WHOLE) and self.zero is None else None
@@ -120,6 +133,11 @@ class PackedWeight(WeightFormat, frozen=True, kw_only=True):
             found["weight_g_idx"] = StoredSpec((columns,), ("I32",))
         return found
 
+    def cuts(self, rows: slice, columns: slice, size: tuple[int, int]) -> Cuts:
+        groups = _groups(columns, size[1], self.group)
+        found: Cuts = {"weight_packed": (rows, _words(columns, size[1], self.bits)), "weight_scale": (rows, groups)}
+        return found if self.symmetric else found | {"weight_zero_point": (_words(rows, size[0], self.bits), groups)}
+
     @property
     def stays(self) -> bool:
         return not self.reordered and _in_steps(self.group)
@@ -143,6 +161,11 @@ class GptqWeight(WeightFormat, frozen=True, kw_only=True):
             "bias": StoredSpec((rows,), optional=True, zero=True),  # of old tools: also where the model has none
         }
 
+    def cuts(self, rows: slice, columns: slice, size: tuple[int, int]) -> Cuts:
+        groups = _groups(columns, size[1], self.group)
+        zeros = groups, _words(rows, size[0], self.bits)
+        return {"qweight": (_words(columns, size[1], self.bits), rows), "qzeros": zeros, "scales": (groups, rows)}
+
     @property
     def stays(self) -> bool:
         return not self.reordered and _in_steps(self.group)
@@ -160,6 +183,10 @@ class AwqWeight(WeightFormat, frozen=True, kw_only=True):
             "qzeros": StoredSpec((groups, blocks(rows, 8)), ("I32",)),
             "scales": StoredSpec((groups, rows)),
         }
+
+    def cuts(self, rows: slice, columns: slice, size: tuple[int, int]) -> Cuts:
+        groups, words = _groups(columns, size[1], self.group), _units(rows, size[0], 8)
+        return {"qweight": (columns, words), "qzeros": (groups, words), "scales": (groups, rows)}
 
     @property
     def stays(self) -> bool:
@@ -204,6 +231,10 @@ class Float4Weight(WeightFormat, frozen=True, kw_only=True):
             found[self.whole] = StoredSpec((1,), also=((),))
         return found | dict(self.others)
 
+    def cuts(self, rows: slice, columns: slice, size: tuple[int, int]) -> Cuts:
+        scales = rows, _groups(columns, size[1], self.group)
+        return {self.weight: (rows, _units(columns, size[1], 2)), self.scale: scales}
+
     @property
     def stays(self) -> bool:
         return _in_steps(self.group) and not self.words
@@ -218,6 +249,10 @@ class ExpertFloat4Weight(WeightFormat, frozen=True, kw_only=True):
             "blocks": StoredSpec((rows, groups, EXPERT_GROUP // 2), ("U8",)),
             "scales": StoredSpec((rows, groups), POWERS),
         }
+
+    def cuts(self, rows: slice, columns: slice, size: tuple[int, int]) -> Cuts:
+        own = rows, _units(columns, size[1], EXPERT_GROUP)
+        return {"blocks": own, "scales": own}
 
 
 class BnbWeight(WeightFormat, frozen=True, kw_only=True):
@@ -254,6 +289,25 @@ class StoredWeights(msgspec.Struct, frozen=True, kw_only=True):
 def blocks(size: int, block: int) -> int:
     """How many of them, the last one perhaps not full."""
     return 1 if block == WHOLE else -(-size // block)
+
+
+def _units(some: slice, whole: int, unit: int) -> slice | None:
+    """Which of the units of so many numbers have these; None where one would be cut."""
+    if some.start % unit or (some.stop % unit and some.stop < whole):
+        return None
+    return slice(some.start // unit, blocks(some.stop, unit))
+
+
+def _groups(some: slice, whole: int, group: int) -> slice | None:
+    """The same of groups that share a scale, which they do wherever they are cut if there is one alone."""
+    return ALL if blocks(whole, group) == 1 else _units(some, whole, group)
+
+
+def _words(some: slice, whole: int, bits: int) -> slice | None:
+    """Which words have these numbers of so many bits."""
+    step = math.gcd(WORD, bits)
+    units = _units(some, whole, WORD // step)  # which begin with a word
+    return None if units is None else slice(units.start * bits // step, blocks(some.stop * bits, WORD))
 
 
 def _in_steps(group: int) -> bool:

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from ...model.architecture import MATRICES, Architecture
 from ...model.formats.stored import (
+    ALL,
     AffineWeight,
     AwqWeight,
     BnbWeight,
+    Cuts,
     ExpertFloat4Weight,
     Float4Weight,
     GptqWeight,
@@ -23,6 +25,7 @@ from ...model.formats.stored import (
     ScaledWeight,
     StoredSpec,
     WeightFormat,
+    blocks,
 )
 from ...options.config import ConfigError
 from ..models.sharding import Read
@@ -81,13 +84,21 @@ def decode(
 
 
 def read_stored(
-    read: Read, there: Container[str], form: WeightFormat, prefix: str, size: tuple[int, int], used: Container[str]
+    read: Read,
+    there: Container[str],
+    form: WeightFormat,
+    prefix: str,
+    size: tuple[int, int],
+    used: Container[str],
+    cuts: Cuts | None = None,
 ) -> dict[str, Tensor]:
-    """What a weight is made of, by what comes after the layer's name."""
+    """What a weight is made of, by what comes after the layer's name; of what `cuts` name that part."""
     stored: dict[str, Tensor] = {}
     for suffix, spec in form.tensors(*size).items():
         if prefix + suffix in there:
-            stored[suffix] = tensor = read(prefix + suffix, slice(None), None)
+            rows, columns = (cuts or {}).get(suffix, (ALL, ALL))
+            assert rows is not None and columns is not None, "what cannot be cut is read whole"
+            stored[suffix] = tensor = read(prefix + suffix, rows, None if columns == ALL else columns)
             _check(prefix + suffix, tensor, spec, prefix + suffix in used)
     _check_whole(form, prefix, stored, size)
     return stored
@@ -105,9 +116,10 @@ def _check_whole(form: WeightFormat, prefix: str, stored: dict[str, Tensor], siz
     if "weight_shape" in stored and stored["weight_shape"].tolist() != list(size):
         told = stored["weight_shape"].tolist()
         raise ConfigError(f"model: {prefix}weight_shape is {told}, and by config.json it is {list(size)}")
-    for name, groups in (("g_idx", "scales"), ("weight_g_idx", "weight_scale")):
+    for name in ("g_idx", "weight_g_idx"):
         if name in stored:
-            count = stored[groups].shape[0 if name == "g_idx" else 1]
+            assert isinstance(form, GptqWeight | PackedWeight)
+            count = blocks(size[1], form.group)
             least, most = stored[name].min().item(), stored[name].max().item()
             if least < 0 or most >= count:
                 raise ConfigError(f"model: {prefix}{name} has groups from {least} to {most}; there are {count}")

@@ -41,7 +41,7 @@ def can_divide(linear: LinearSpec, place: Place) -> bool:
 def cut(parts: Parts, linear: LinearSpec, cut_axis: Cut) -> Parts | None:
     """The rows and columns of a member of a group; None where columns are cut within what shares a scale, or a scale is
     no number, of which the decoder says what is wrong."""
-    if not _is_finite(parts):
+    if not is_sound(parts):
         return None
     columns, whole = cut_axis(linear.columns)
     width = columns.stop - columns.start
@@ -106,7 +106,8 @@ def _kind(part: Parts) -> tuple[str, int, bool, int]:
     return part.form, part.group, part.minima is None, part.together
 
 
-def _is_finite(parts: Parts) -> bool:
+def is_sound(parts: Parts) -> bool:
+    """Whether all scales are numbers."""
     floats = (parts.scales, parts.factors, parts.minima, parts.above)
     return all(is_finite(part) for part in floats if part is not None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ if DEVICE.type == "cpu":
 from actorserve.actors.model.architecture import Architecture  # noqa: E402
 from actorserve.actors.model.config_json import read_architecture  # noqa: E402
 from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
+from actorserve.actors.model.layers import LinearSpec  # noqa: E402
 from actorserve.actors.model.memory.machine import weight_bytes  # noqa: E402
 from actorserve.actors.model.sharding import shard_shape  # noqa: E402
 from actorserve.actors.worker.formats.as_stored import CheckpointBits  # noqa: E402
@@ -91,6 +92,39 @@ def test_bits_mean_what_the_decoder_makes_of_them(name: str, source: Path, tmp_p
                 torch.testing.assert_close(decoded(*found), wanted, rtol=tolerance, atol=0)
     left_out = shape.layer_at(1)
     assert not CheckpointBits(packed, shape, Alone(), False, read_parts).of(left_out.gate_up, never)
+
+
+READ_WHOLE = ("gptq_3", "w4a16_g_idx", "gptq_g_idx")  # of words of 32 bits that are cut; what is decoded
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "modelopt_mixed" and stays(name)])
+def test_a_member_of_a_group_reads_its_part(name: str, source: Path, tmp_path: Path) -> None:
+    """No more bytes come to its device than it goes on with, but scales of whole tensors and what is said of them."""
+    packed, _ = write(source, name, tmp_path)
+    shape = shape_of(packed)
+    layer = shape.layer_at(0)
+
+    def taken(place: Alone, linears: Iterable[LinearSpec]) -> tuple[dict[str, int], bool]:
+        found: dict[str, int] = {}
+
+        def counted(homes: Any) -> Any:
+            read = read_parts(homes)
+
+            def get(name: str, *some: Any) -> torch.Tensor:
+                part = read(name, *some)
+                found[name] = found.get(name, 0) + part.numel() * part.element_size()
+                return part
+
+            return get
+
+        return found, bool(CheckpointBits(packed, shape, place, False, counted).of([*linears], never))
+
+    for linears in (layer.qkv, (layer.out,), layer.gate_up, (layer.down,)):
+        (whole, _), (part, there) = (taken(place, linears) for place in (Alone(), Alone(1, 2)))
+        large = {name for name, size in whole.items() if size >= 1024}
+        assert large and part.keys() == whole.keys()
+        if there and name not in READ_WHOLE:
+            assert all(2 * part[one] <= whole[one] for one in large), (part, whole)
 
 
 def test_bytes_of_two_floats_may_be_stored_with_a_sign(source: Path, tmp_path: Path) -> None:
