@@ -58,21 +58,12 @@ class CohereDocument(msgspec.Struct):
     id: str | None = None
 
 
-class CohereChatRequest(msgspec.Struct, kw_only=True):
-    """POST /v2/chat."""
+class CohereChatFields(msgspec.Struct, kw_only=True):
+    """What a chat's body has in each version."""
 
-    messages: list[CohereTurn]
     model: str | None = None
     stream: bool | None = None
-    tools: list[Object] | None = None
-    strict_tools: bool | None = None
-    tool_choice: Literal["REQUIRED", "NONE"] | None = None
-    documents: list[str | CohereDocument] | None = None
-    citation_options: CohereCitations | None = None  # only OFF and DISABLED: no citations are made
     response_format: CohereFormat | None = None
-    safety_mode: Literal["CONTEXTUAL", "STRICT", "OFF"] | None = None  # for templates that know it
-    thinking: CohereThinking | None = None
-    chat_template_kwargs: Object | None = None  # not Cohere's
     max_tokens: int | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = None
@@ -81,8 +72,22 @@ class CohereChatRequest(msgspec.Struct, kw_only=True):
     presence_penalty: float | None = None
     k: int | None = None
     p: float | None = None
-    logprobs: bool | None = None
     priority: int | None = None
+
+
+class CohereChatRequest(CohereChatFields, kw_only=True):
+    """POST /v2/chat."""
+
+    messages: list[CohereTurn]
+    tools: list[Object] | None = None
+    strict_tools: bool | None = None
+    tool_choice: Literal["REQUIRED", "NONE"] | None = None
+    documents: list[str | CohereDocument] | None = None
+    citation_options: CohereCitations | None = None  # only OFF and DISABLED: no citations are made
+    safety_mode: Literal["CONTEXTUAL", "STRICT", "OFF"] | None = None  # for templates that know it
+    thinking: CohereThinking | None = None
+    chat_template_kwargs: Object | None = None  # not Cohere's
+    logprobs: bool | None = None
 
 
 class CohereInput(msgspec.Struct):

@@ -13,6 +13,7 @@ from ...generation.adapter import with_names
 from ..requests import UNCITED
 from ..schemas import (
     CohereCall,
+    CohereChatFields,
     CohereChatRequest,
     CohereDocument,
     CohereFunction,
@@ -21,10 +22,6 @@ from ..schemas import (
 )
 from .schemas import CohereChatV1Request, CohereParameter, CoherePast, CohereTool, CohereToolResult, CohereToolUse
 
-SAME = (
-    *("model", "stream", "response_format", "max_tokens", "stop_sequences", "temperature", "seed", "priority"),
-    *("frequency_penalty", "presence_penalty", "k", "p"),
-)
 MESSAGE = re.compile(r"messages\[(\d+)\](\.content(?:\[\d+\])*)?")
 TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
 NOTHING: dict[str, tuple[tuple[object, ...], str]] = {
@@ -55,7 +52,7 @@ def newer(body: CohereChatV1Request) -> CohereChatRequest:
         raise bad_request("citation_quality: no citations are made; OFF says so.", "citation_quality")
     if not body.message and not body.tool_results:
         raise bad_request("Either message or tool_results must be given.", "message")
-    more: Object = {name: getattr(body, name) for name in SAME}
+    more: Object = {name: getattr(body, name) for name in CohereChatFields.__struct_fields__}
     if body.safety_mode is not None:
         more["safety_mode"] = "OFF" if body.safety_mode == "NONE" else body.safety_mode
     if body.documents:

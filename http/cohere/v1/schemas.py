@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..schemas import CohereFormat, Object
+from ..schemas import CohereChatFields, Object
 
 
 class CohereToolUse(msgspec.Struct):
@@ -42,29 +42,17 @@ class CohereTool(msgspec.Struct):
     parameter_definitions: dict[str, CohereParameter] | None = None
 
 
-class CohereChatV1Request(msgspec.Struct, kw_only=True):
+class CohereChatV1Request(CohereChatFields, kw_only=True):
     """POST /v1/chat."""
 
     message: str | None = None  # may be left out where tool_results are given
-    model: str | None = None
-    stream: bool | None = None
     preamble: str | None = None
     chat_history: list[CoherePast] | None = None
     documents: list[Object] | None = None
     tools: list[CohereTool] | None = None
     tool_results: list[CohereToolResult] | None = None
     force_single_step: bool | None = None  # with tool_results: the model calls nothing more
-    response_format: CohereFormat | None = None
     safety_mode: Literal["CONTEXTUAL", "STRICT", "NONE"] | None = None
-    max_tokens: int | None = None
-    stop_sequences: list[str] | None = None
-    temperature: float | None = None
-    seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    k: int | None = None
-    p: float | None = None
-    priority: int | None = None
     citation_quality: str | None = None  # from here on: only what asks for nothing
     prompt_truncation: str | None = None
     connectors: list[Object] | None = None
