@@ -155,29 +155,14 @@ def expand_kernel(
     if slot < 0:
         return
     own, begins, ends, before = tile * 0, tile * 0, outputs, tile * 0  # which part, its outputs, tiles before its own
-    if PARTS > 1:  # no tile has outputs of two
-        end, tiles = size_0, tl.cdiv(size_0, TILE_N)
+    end, tiles = tile * 0, tile * 0
+    for part in tl.static_range(1, PARTS):  # no tile has outputs of two
+        size = size_0 if part == 1 else size_1 if part == 2 else size_2
+        end, tiles = end + size, tiles + tl.cdiv(size, TILE_N)
+        ends = tl.where(tile < tiles, tl.minimum(ends, end), ends)
         behind = tile >= tiles
-        own, begins, before = behind.to(tl.int32), tl.where(behind, end, 0), tl.where(behind, tiles, 0)
-        ends = tl.where(behind, outputs, end)
-        if PARTS > 2:
-            end, tiles = end + size_1, tiles + tl.cdiv(size_1, TILE_N)
-            ends = tl.where(behind & (tile < tiles), end, ends)
-            behind = tile >= tiles
-            own, begins, before = (
-                own + behind.to(tl.int32),
-                tl.where(behind, end, begins),
-                tl.where(behind, tiles, before),
-            )
-        if PARTS > 3:
-            end, tiles = end + size_2, tiles + tl.cdiv(size_2, TILE_N)
-            ends = tl.where(behind & (tile < tiles), end, ends)
-            behind = tile >= tiles
-            own, begins, before = (
-                own + behind.to(tl.int32),
-                tl.where(behind, end, begins),
-                tl.where(behind, tiles, before),
-            )
+        own += behind.to(tl.int32)
+        begins, before = tl.where(behind, end, begins), tl.where(behind, tiles, before)
     rank = tl.load(about + slot * ABOUT + own)
     if rank == 0:
         return
