@@ -166,7 +166,6 @@ class Inbox:
     ) -> None:
         self._words = segment.words
         self._sleeping = sleeping_offset // WORD_BYTES
-        self._lanes = dict(lanes)
         self._consumers = list(lanes.values())
         self._numbers = {consumer: number for number, consumer in enumerate(self._consumers)}
         self.heard: Callable[[int, int, int], None] | None = None  # told of each record: lane, stamp, messages
@@ -278,10 +277,6 @@ class Inbox:
 
     def _awake(self) -> None:
         self._words[self._sleeping] = self._sleeps
-
-    def depths(self) -> dict[str, int]:
-        """Bytes in each lane that were not received."""
-        return {name: consumer.depth for name, consumer in self._lanes.items()}
 
     def close(self) -> None:
         """Give all lanes up."""

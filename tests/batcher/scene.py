@@ -27,8 +27,28 @@ def line(name: str, **fields: Any) -> str:
     return json.dumps(asked | fields) + "\n"
 
 
-class Scene:
+class OneBatch:
+    """A folder with one batch."""
+
+    id: str
+    files: FileStore
+    store: BatchStore
+
+    @property
+    def batch(self) -> Batch:
+        found = self.store.get(self.id)
+        assert found is not None
+        return found
+
+    @property
+    def state(self) -> BatchState:
+        return self.batch.state
+
+
+class Scene(OneBatch):
     """The batch of these lines."""
+
+    id = BATCH
 
     def __init__(
         self, folder: Path, lines: str, expires_s: float = 1000.0, output_expires_s: int | None = None
@@ -49,16 +69,6 @@ class Scene:
             output_expires_s=output_expires_s,
         )
         self.store.create(request)
-
-    @property
-    def batch(self) -> Batch:
-        found = self.store.get(BATCH)
-        assert found is not None
-        return found
-
-    @property
-    def state(self) -> BatchState:
-        return self.batch.state
 
     def answers(self, file_id: str | None) -> dict[str, Any]:
         """By their custom_ids; each is there once."""
@@ -95,6 +105,12 @@ class FakeAsker:
         await self.open.wait()
         status = 400 if line.custom_id.startswith("bad") else 200
         return answer_line(line.custom_id, {"status_code": status, "body": line.custom_id}, None)
+
+    async def was_asked(self, lines: int) -> None:
+        """So many."""
+        while len(self.asked) < lines:
+            await self.came.wait()
+            self.came.clear()
 
 
 def run_of(

@@ -61,9 +61,7 @@ async def test_so_many_lines_are_asked_at_once(tmp_path: Path) -> None:
     scene, asker = Scene(tmp_path, LINES), FakeAsker()
     asker.open.clear()
     running = asyncio.create_task(run_of(scene, asker, most=3).run())
-    while len(asker.asked) < 3:
-        await asker.came.wait()
-        asker.came.clear()
+    await asker.was_asked(3)
     for _ in range(20):  # turns in which it would ask more
         await asyncio.sleep(0)
     assert len(asker.asked) == 3
@@ -91,9 +89,7 @@ async def test_what_is_cancelled_begins_no_more(tmp_path: Path) -> None:
     asker.open.clear()
     run = run_of(scene, asker, most=2)
     running = asyncio.create_task(run.run())
-    while len(asker.asked) < 2:
-        await asker.came.wait()
-        asker.came.clear()
+    await asker.was_asked(2)
     run.cancel()
     asker.open.set()
     await running
@@ -109,9 +105,7 @@ async def test_lines_that_do_not_end_do_not_keep_what_is_cancelled(
     asker.open.clear()
     run = run_of(scene, asker)
     running = asyncio.create_task(run.run())
-    while len(asker.asked) < 2:
-        await asker.came.wait()
-        asker.came.clear()
+    await asker.was_asked(2)
     run.cancel()
     await running
     assert scene.state.status == "cancelled" and not scene.output and not scene.errors

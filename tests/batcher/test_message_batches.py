@@ -16,11 +16,11 @@ from actorserve.actors.batcher.asking import Asker
 from actorserve.actors.batcher.batch_run import BatchRun, Limits
 from actorserve.actors.batcher.memory import LineMemory
 from actorserve.actors.batcher.message_results import message_result
-from actorserve.actors.files.batches import Batch, BatchRequest, BatchState, BatchStore
+from actorserve.actors.files.batches import BatchRequest, BatchStore
 from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.lines import Request, answer_line
 from actorserve.actors.files.store import FileStore
-from tests.batcher.scene import LONGEST, FakeAsker
+from tests.batcher.scene import LONGEST, FakeAsker, OneBatch
 from tests.files.deaths import dies
 from tests.files.test_store import OWNER
 
@@ -36,8 +36,10 @@ def line(name: str) -> bytes:
 OF_OTHERS = ("<html>", {"error": "text"}, {"error": None}, {"error": {"code": 1}}, {"error": {"message": 1}}, None, [1])
 
 
-class Scene:
+class Scene(OneBatch):
     """The batch of these requests."""
+
+    id = BATCH
 
     def __init__(self, folder: Path, names: list[str], expires_s: int = 1000) -> None:
         self.files = FileStore(Folder(folder), 1 << 30)
@@ -61,16 +63,6 @@ class Scene:
             upload.keep_as_batch(request)
         finally:
             upload.drop()
-
-    @property
-    def batch(self) -> Batch:
-        found = self.store.get(BATCH)
-        assert found is not None
-        return found
-
-    @property
-    def state(self) -> BatchState:
-        return self.batch.state
 
     @property
     def results(self) -> dict[str, Any]:
@@ -145,9 +137,7 @@ async def test_what_is_cancelled_keeps_what_was_asked(tmp_path: Path) -> None:
     asker.open.clear()
     run = scene.run(asker)
     running = asyncio.create_task(run.run())
-    while len(asker.asked) < 2:
-        await asker.came.wait()
-        asker.came.clear()
+    await asker.was_asked(2)
     run.cancel()
     asker.open.set()
     await running

@@ -58,3 +58,8 @@ def drained(inbox: Inbox) -> list[Any]:
     while inbox.drain(messages.append):
         inbox.commit()
     return messages
+
+
+def depths(inbox: Inbox) -> list[int]:
+    """Bytes of the lanes, in their order, that were not received."""
+    return [consumer.depth for consumer in inbox._numbers]

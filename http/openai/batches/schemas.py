@@ -11,7 +11,6 @@ from ..responses.schemas import InputItemsQuery
 
 PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
 Seconds = Annotated[int, Meta(ge=3600, le=2592000)]
-MOST_HOURS = 24 * 366
 
 
 class FileExpiry(msgspec.Struct, forbid_unknown_fields=True):

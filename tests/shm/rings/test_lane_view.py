@@ -16,7 +16,7 @@ from actorserve.shm.rings.ring import READ
 from actorserve.shm.segment import Segment
 
 from ..aborting import every_abort
-from ..post import Blob, Note, Post
+from ..post import Blob, Note, Post, depths
 from ..processes import Child
 
 NOTE_BYTES = 24  # of a record with one Note(number < 128, ""): its header, and 15 bytes in whole words
@@ -83,7 +83,7 @@ def test_all_the_way_round_the_ring(clock: Clock) -> None:
         send(outbox, Blob(bytes(100 + number % 50)))
         found = seen(post)
         assert (found.sent_records, found.waiting_records, found.oldest_ns) == (number + 1, len(stamps), stamps[0])
-        assert found.waiting_bytes == inbox.depths()["a"]
+        assert found.waiting_bytes == depths(inbox)[0]
         at = (post.offset("a") + ring.header_bytes() + post.segment.words[post.offset("a") // 8 + READ] % 1024) // 8
         wrapped += post.segment.words[at] & LOW32 == ring.WRAP
         if len(stamps) == 3:
