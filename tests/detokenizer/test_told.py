@@ -55,11 +55,8 @@ def told(engine: Engine) -> dict[int, tuple[bytes, int, float, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("deaths", [(), (0,), (3,), (1, 4)])
-def test_every_token_is_told(engine: Asking, stream: bool, deaths: tuple[int, ...]) -> None:
-    ref = engine.open(sampling=Sampling(1, logprobs=MOST), stream=stream)
-    ids = engine.ids("Grüße 🦊 and so on, you know")
+def answer(engine: Asking, ref: int, ids: list[int], deaths: tuple[int, ...]) -> None:
+    """These tokens, one a turn; `deaths`: of the detokenizer, behind which of them."""
     for number, token in enumerate(ids):
         engine.write(ref, len(PROMPT) + number, len(PROMPT) + number + 1)
         engine.advance(ref, [token], Finish.LENGTH if number == len(ids) - 1 else Finish.NONE)
@@ -68,6 +65,14 @@ def test_every_token_is_told(engine: Asking, stream: bool, deaths: tuple[int, ..
         else:
             engine.turn()
     engine.turn()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("deaths", [(), (0,), (3,), (1, 4)])
+def test_every_token_is_told(engine: Asking, stream: bool, deaths: tuple[int, ...]) -> None:
+    ref = engine.open(sampling=Sampling(1, logprobs=MOST), stream=stream)
+    ids = engine.ids("Grüße 🦊 and so on, you know")
+    answer(engine, ref, ids, deaths)
     found = told(engine)
     assert sorted(found) == list(range(len(ids)))
     assert b"".join(found[number][0] for number in range(len(ids))).decode() == engine.clients[ref].text
@@ -80,14 +85,7 @@ def test_every_token_is_told(engine: Asking, stream: bool, deaths: tuple[int, ..
 def test_listed_tokens_are_told_in_place_of_the_likeliest(engine: Asking, deaths: tuple[int, ...]) -> None:
     ref = engine.open(sampling=Sampling(1, logprobs=0, logprob_token_ids=IDS))
     ids = engine.ids("and so on, you know")
-    for number, token in enumerate(ids):
-        engine.write(ref, len(PROMPT) + number, len(PROMPT) + number + 1)
-        engine.advance(ref, [token], Finish.LENGTH if number == len(ids) - 1 else Finish.NONE)
-        if number in deaths:
-            engine.die()
-        else:
-            engine.turn()
-    engine.turn()
+    answer(engine, ref, ids, deaths)
     texts = bytes_of_tokens(byte_level())
     for delta in engine.deltas:
         for number, one in enumerate(delta.logprobs, delta.tokens - len(delta.logprobs)):

@@ -205,6 +205,16 @@ class Driver:
         sequence.row, sequence.computed, sequence.blocks = -1, 0, []
 
 
+def prompt_logits(runner: CpuRunner, prompt: list[int], budget: int = 200) -> torch.Tensor:
+    """Those behind each token of a prompt, of which a step has up to `budget`."""
+    seen: list[torch.Tensor] = []
+    inner = runner.model.forward
+    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
+    Driver(runner, budget=budget).run([Sequence(prompt, 1)])
+    with torch.inference_mode():
+        return runner.model.logits(torch.cat(seen))
+
+
 def rounded_by_groups(x: torch.Tensor) -> torch.Tensor:
     """What products with weights in groups leave of x: 8 bits, with a step for each 32 numbers of a row; in float64."""
     groups = torch.nn.functional.pad(x, (0, -x.shape[1] % 32)).unflatten(1, (-1, 32))

@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from actorserve.actors.files.batches import Batch, BatchStore
 from actorserve.http.settings import FileSettings
 from tests.http.serving import Served, serving
 
@@ -41,3 +43,14 @@ def form(*parts: tuple[str, bytes], end: bool = True) -> bytes:
         b"--x\r\nContent-Disposition: form-data; name=%s\r\n\r\n%s\r\n" % (name.encode(), data) for name, data in parts
     ]
     return b"".join(said) + (b"--x--\r\n" if end else b"")
+
+
+def delete_before_cancelling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if another request did."""
+    cancel = BatchStore.cancel
+
+    def late(store: BatchStore, batch_id: str) -> Batch | None:
+        store.delete(batch_id)
+        return cancel(store, batch_id)
+
+    monkeypatch.setattr(BatchStore, "cancel", late)

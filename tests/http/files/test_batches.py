@@ -9,11 +9,11 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from actorserve.actors.files.batches import Batch, BatchState, BatchStore, LineError
+from actorserve.actors.files.batches import BatchState, BatchStore, LineError
 from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.owner import Owner, write_key
 from actorserve.http.generation.idempotency_keys import client_of as client_name
-from tests.http.files.scene import LINES, SECRET, client_of, files_served
+from tests.http.files.scene import LINES, SECRET, client_of, delete_before_cancelling, files_served
 
 
 async def begin(client: AsyncOpenAI, **fields: Any) -> Any:
@@ -69,13 +69,8 @@ async def test_a_batch_is_cancelled_until_it_has_ended(client: AsyncOpenAI, tmp_
 async def test_one_that_is_removed_as_it_is_cancelled_is_not_there(
     client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, cancel = await begin(client), BatchStore.cancel
-
-    def late(store: BatchStore, batch_id: str) -> Batch | None:
-        store.delete(batch_id)
-        return cancel(store, batch_id)
-
-    monkeypatch.setattr(BatchStore, "cancel", late)
+    made = await begin(client)
+    delete_before_cancelling(monkeypatch)
     with pytest.raises(openai.NotFoundError, match=f"No batch found with id '{made.id}'"):
         await client.batches.cancel(made.id)
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from actorserve.actors.files.batches import Batch, BatchState, BatchStore
+from actorserve.actors.files.batches import BatchState, BatchStore
 from actorserve.actors.files.folder import Folder
 from actorserve.actors.files.store import FileStore, NoRoom, Upload
 from actorserve.http.anthropic.batches import requests as cutting
@@ -27,7 +27,7 @@ from actorserve.http.handlers.files.message_batches import MessageBatchesApi
 from actorserve.http.settings import FileSettings
 from actorserve.http.transport import body as bodies
 from actorserve.http.transport.body import LEAST_BODIES, BodyBudget
-from tests.http.files.scene import LINES, SECRET, anthropic_of, files_served
+from tests.http.files.scene import LINES, SECRET, anthropic_of, delete_before_cancelling, files_served
 from tests.http.files.test_requests import Record, Request, left_by
 from tests.http.serving import PATIENCE_S, SETTINGS, Served, serving
 
@@ -132,13 +132,8 @@ async def test_a_batch_is_cancelled_until_it_has_ended(anthropic: AsyncAnthropic
 async def test_one_that_is_removed_as_it_is_cancelled_is_not_there(
     anthropic: AsyncAnthropic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, cancel = await begin(anthropic), BatchStore.cancel
-
-    def late(store: BatchStore, batch_id: str) -> Batch | None:
-        store.delete(batch_id)
-        return cancel(store, batch_id)
-
-    monkeypatch.setattr(BatchStore, "cancel", late)
+    made = await begin(anthropic)
+    delete_before_cancelling(monkeypatch)
     with pytest.raises(sdk.NotFoundError, match="No message batch found"):
         await anthropic.messages.batches.cancel(made.id)
 

@@ -14,7 +14,7 @@ from actorserve.actors.worker.cpu.layers.linear import PackedLinear
 from tests.support.models.checkpoints import KINDS, VOCABULARY
 from tests.support.models.greedy import generate, greedy, reference
 
-from ..driver import Driver, Sequence, config_for, make_runner
+from ..driver import Driver, Sequence, config_for, make_runner, prompt_logits
 
 Folders = Callable[..., Path]
 
@@ -60,13 +60,8 @@ def weights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_logits_are_those_of_transformers(kind: str, checkpoints: Folders) -> None:
     folder = checkpoints(kind)
     (prompt,) = prompts((150,))
-    runner = make_runner(config_for(folder, block_size=16))
-    seen: list[torch.Tensor] = []
-    inner = runner.model.forward
-    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
-    Driver(runner, budget=200).run([Sequence(prompt, 1)])
+    logits = prompt_logits(make_runner(config_for(folder, block_size=16)), prompt)
     with torch.inference_mode():
-        logits = runner.model.logits(torch.cat(seen))
         expected = reference(folder)(torch.tensor([prompt])).logits[0]
     assert logits.shape == expected.shape
     torch.testing.assert_close(logits, expected, rtol=2e-4, atol=2e-4)
@@ -104,13 +99,8 @@ def test_half_types_are_near(kind: str, dtype: str, checkpoints: Folders) -> Non
     """16-bit weights: as near to float32 as transformers' own pass over the same weights, within a factor."""
     folder = checkpoints(kind)
     (prompt,) = prompts((60,))
-    runner = make_runner(config_for(folder, block_size=16, dtype=dtype))
-    seen: list[torch.Tensor] = []
-    inner = runner.model.forward
-    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
-    Driver(runner, budget=25).run([Sequence(prompt, 1)])
+    logits = prompt_logits(make_runner(config_for(folder, block_size=16, dtype=dtype)), prompt, budget=25)
     with torch.inference_mode():
-        logits = runner.model.logits(torch.cat(seen))
         ids = torch.tensor([prompt])
         exact = reference(folder)(ids).logits[0]
         half = reference(folder, dtype=getattr(torch, dtype))(ids).logits[0].float()

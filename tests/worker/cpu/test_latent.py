@@ -22,13 +22,12 @@ from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.layers import indexer, latent
 from actorserve.actors.worker.cpu.layers.latent import LatentStep
-from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import open_checkpoint
 from tests.support.models.greedy import assert_greedy, reference
 
-from ..driver import Driver, Sequence, config_for, make_runner, plain_memory
+from ..driver import Driver, Sequence, config_for, make_runner, plain_memory, prompt_logits
 from .test_executor import prompts
 
 Folders = Callable[..., Path]
@@ -69,21 +68,12 @@ def test_in_bfloat16(checkpoints: Folders) -> None:
     logits = []
     for budget in (25, 200):
         runner = make_runner(config_for(folder, block_size=16, dtype="bfloat16"))
-        logits.append(computed(runner, prompt, budget))
+        logits.append(prompt_logits(runner, prompt, budget))
     with torch.inference_mode():
         exact = reference(folder)(torch.tensor([prompt])).logits[0]
         half = reference(folder, dtype=torch.bfloat16)(torch.tensor([prompt])).logits[0].float()
     for own in logits:
         assert 0 < (own - exact).square().mean() < 4 * (half - exact).square().mean()
-
-
-def computed(runner: CpuRunner, prompt: list[int], budget: int) -> torch.Tensor:
-    seen: list[torch.Tensor] = []
-    inner = runner.model.forward
-    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
-    Driver(runner, budget=budget).run([Sequence(prompt, 1)])
-    with torch.inference_mode():
-        return runner.model.logits(torch.cat(seen))
 
 
 def test_a_latent_is_kept_once(checkpoints: Folders) -> None:

@@ -21,7 +21,7 @@ from tests.support.models.greedy import reference
 from tests.support.models.mistral.files import convert, paired, tensors_of, write_tensors
 
 from ..cpu.test_executor import prompts
-from ..driver import Driver, Sequence, config_for, make_runner
+from ..driver import Driver, Sequence, config_for, make_runner, prompt_logits
 from .read_back import read_both
 from .test_sharding import Place
 
@@ -77,13 +77,8 @@ def test_scores_over_latents_do_not_grow_with_a_stretch_that_says_so(checkpoints
 def compare(folder: Path, own: Path) -> None:
     """Those of a prompt."""
     (prompt,) = prompts((150,))
-    runner = make_runner(config_for(own, block_size=16))
-    seen: list[torch.Tensor] = []
-    inner = runner.model.forward
-    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
-    Driver(runner, budget=200).run([Sequence(prompt, 1)])
+    logits = prompt_logits(make_runner(config_for(own, block_size=16)), prompt)
     with torch.inference_mode():
-        logits = runner.model.logits(torch.cat(seen))
         expected = reference(folder)(torch.tensor([prompt])).logits[0]
     torch.testing.assert_close(logits, expected, rtol=2e-4, atol=2e-4)
 
