@@ -182,14 +182,19 @@ def _from_hub(
         look(folder, True)
     if CODE in texts:
         _code_elsewhere(folder / inside)
-    if not weights:
-        return folder
+    return _weights_from_hub(name, commit, folder, of_mistral, others, texts) if weights else folder
+
+
+def _weights_from_hub(
+    name: str, commit: str | None, folder: Path, of_mistral: bool, others: tuple[str, ...], texts: list[str]
+) -> Path:
+    """In the first form that is there; the others hold the same once more."""
     forms = ((INDEX, SINGLE), (PICKLED_INDEX, PICKLED), *((file, file) for file in others))
     if of_mistral:
         forms = tuple((MISTRAL.listing, file) for file in (MISTRAL.single, f"{OF_MISTRAL}-*.safetensors"))
-    _, beside = model_place(folder)
+    inside, beside = model_place(folder)
     small = [*texts, *(f"{one}/{file}" for one in beside for file in (SINGLE, PICKLED))]
-    for index, single in forms:  # the others hold the same once more
+    for index, single in forms:
         at = folder / inside / index
         files = [str(inside / file) for file in (index_files(at) if index != single and at.exists() else [single])]
         folder = _download(name, commit, small + files)

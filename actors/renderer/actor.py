@@ -160,28 +160,11 @@ class RendererActor(Actor):
         if self.hearer is not None:
             raise RenderRefused(400, "prompt: this model writes down what it hears, and reads no text.", "prompt")
         self.prompts.check_form(message.prompt)
-        if message.pools and message.media:
-            tokens, items = self.prompts.pooled_with_media(message)
-            self._store(refs, message, tokens, 1, b"", items)
-            return
         if message.pools:
-            tokens, second = self.prompts.pooled_tokens(message)
-            rendition = msgspec.msgpack.encode(Rendition(second=second)) if second else b""
-            self._store(refs, message, tokens, 1, rendition)
+            self._write_pooled(refs, message)
             return
         text = self.prompts.chat_text(message.prompt, message.media) if isinstance(message.prompt, ChatPrompt) else None
-        try:
-            rendition = self.renditions.make(message, text)
-            if message.given and message.constraint and not self.renditions.follows(rendition, message.given):
-                text = f"choices: tokens that {message.constrained_by} does not allow."
-                raise RenderRefused(400, text, "choices")
-        except GrammarError as error:
-            raise RenderRefused(400, str(error), message.constrained_by) from None
-        if remarks := self.renditions.take_remarks():
-            said = "%s: %s is not strict, and its answer is not held to: %s"
-            self.context.log.warning(
-                said, request_name(self.table, refs[0]), message.constrained_by, ", ".join(remarks)
-            )
+        rendition = self._rendition(refs, message, text)
         if isinstance(message.prompt, EmbedsPrompt):
             self._write_embeds(refs, message, message.prompt, rendition)
             return
@@ -194,6 +177,32 @@ class RendererActor(Actor):
             self._write_encoded(refs, message, spec, tokens, rendition)
             return
         self._store(refs, message, tokens, self.prompts.limit(len(tokens), message), rendition, items)
+
+    def _write_pooled(self, refs: list[int], message: Render) -> None:
+        """The same of one that pools."""
+        if message.media:
+            tokens, items = self.prompts.pooled_with_media(message)
+            self._store(refs, message, tokens, 1, b"", items)
+        else:
+            tokens, second = self.prompts.pooled_tokens(message)
+            rendition = msgspec.msgpack.encode(Rendition(second=second)) if second else b""
+            self._store(refs, message, tokens, 1, rendition)
+
+    def _rendition(self, refs: list[int], message: Render, text: str | None) -> bytes:
+        """What its parameters come to, beside this text of a chat."""
+        try:
+            rendition = self.renditions.make(message, text)
+            if message.given and message.constraint and not self.renditions.follows(rendition, message.given):
+                text = f"choices: tokens that {message.constrained_by} does not allow."
+                raise RenderRefused(400, text, "choices")
+        except GrammarError as error:
+            raise RenderRefused(400, str(error), message.constrained_by) from None
+        if remarks := self.renditions.take_remarks():
+            said = "%s: %s is not strict, and its answer is not held to: %s"
+            self.context.log.warning(
+                said, request_name(self.table, refs[0]), message.constrained_by, ", ".join(remarks)
+            )
+        return rendition
 
     def _write_embeds(self, refs: list[int], message: Render, prompt: EmbedsPrompt, rendition: bytes) -> None:
         """The same of a prompt that is embeddings: they lie in the slots before the prompt is published."""

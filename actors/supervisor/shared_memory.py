@@ -72,41 +72,7 @@ class Memory:
         self.loaded = loaded_at_start(system.config)  # the numbers of models
         self._let_sleep()
         RequestTable.create(self.segment, system.table_offset, *system.table_sizes)
-        self.files = {
-            "journal": RequestJournal.create(*system.files.journal),
-            "answers": ResponseJournal.create(system.files.answers),
-            "recent": KeyedLog.create(*system.files.recent),
-            **{name: os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC) for name in system.meetings},
-            **{
-                f"kv-{worker.name}": os.memfd_create("actorserve-kv", os.MFD_CLOEXEC)
-                for worker in system.of_kind("worker")
-            },
-            "kernels": KernelsFile.create(),
-            "weights": WeightsRecord.create(len(system.engines)),
-            "logprobs": Logprobs.create(*system.files.logprobs),
-            "mirostat": MirostatStates.create(system.slots),
-        }
-        if system.config.uses_ray:
-            self.files["places"] = EnginePlaces.create(len(system.remote_engines))
-        if system.config.has_batches:
-            self.files[SECRET] = memory_file(os.urandom(SECRET_BYTES))
-        if system.config.keep_kv:
-            self.files[KEEPER] = listen_here().detach()
-        if system.files.kv_notes is not None:
-            self.files["kv_notes"] = BlockNotes.create(system.files.kv_notes)
-        if system.files.kv_tier is not None:
-            self.files["kv_tier"] = create_tier(system.files.kv_tier)
-        if system.files.vectors is not None:
-            self.files["vectors"] = Vectors.create(*system.files.vectors)
-        if system.files.media is not None:
-            self.files["media"] = MediaArena.create(system.files.media)
-            self.files["media_inbox"] = MediaInbox.create(*system.files.media_inbox)
-        if system.files.sounds is not None:
-            self.files["sounds"] = Vectors.create(*system.files.sounds)
-        if system.files.prompt_embeds is not None:
-            self.files["prompt_embeds"] = PromptEmbeds.create(*system.files.prompt_embeds)
-        if system.files.hidden_states is not None:
-            self.files["hidden_states"] = HiddenStates.create(*system.files.hidden_states)
+        self.files = _files(system)
         names = [*system.by_name, SUPERVISOR]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         self.keys = PublishedKeys(system, self.segment)
@@ -246,3 +212,42 @@ class Memory:
         if self.description_fd >= 0:
             os.close(self.description_fd)
         self.segment.close()
+
+
+def _files(system: System) -> dict[str, int]:
+    """What is memory of its own, by name; much of it is of an option."""
+    files = {
+        "journal": RequestJournal.create(*system.files.journal),
+        "answers": ResponseJournal.create(system.files.answers),
+        "recent": KeyedLog.create(*system.files.recent),
+        **{name: os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC) for name in system.meetings},
+        **{
+            f"kv-{worker.name}": os.memfd_create("actorserve-kv", os.MFD_CLOEXEC) for worker in system.of_kind("worker")
+        },
+        "kernels": KernelsFile.create(),
+        "weights": WeightsRecord.create(len(system.engines)),
+        "logprobs": Logprobs.create(*system.files.logprobs),
+        "mirostat": MirostatStates.create(system.slots),
+    }
+    if system.config.uses_ray:
+        files["places"] = EnginePlaces.create(len(system.remote_engines))
+    if system.config.has_batches:
+        files[SECRET] = memory_file(os.urandom(SECRET_BYTES))
+    if system.config.keep_kv:
+        files[KEEPER] = listen_here().detach()
+    if system.files.kv_notes is not None:
+        files["kv_notes"] = BlockNotes.create(system.files.kv_notes)
+    if system.files.kv_tier is not None:
+        files["kv_tier"] = create_tier(system.files.kv_tier)
+    if system.files.vectors is not None:
+        files["vectors"] = Vectors.create(*system.files.vectors)
+    if system.files.media is not None:
+        files["media"] = MediaArena.create(system.files.media)
+        files["media_inbox"] = MediaInbox.create(*system.files.media_inbox)
+    if system.files.sounds is not None:
+        files["sounds"] = Vectors.create(*system.files.sounds)
+    if system.files.prompt_embeds is not None:
+        files["prompt_embeds"] = PromptEmbeds.create(*system.files.prompt_embeds)
+    if system.files.hidden_states is not None:
+        files["hidden_states"] = HiddenStates.create(*system.files.hidden_states)
+    return files

@@ -28,6 +28,7 @@ LAYERS = (
     "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers num_encoder_layers "
     "num_blocks num_layers_per_stack depth"
 ).split()
+WIDTHS = ("hidden_size", "n_embd", "d_model")
 QUERY_HEADS = (
     "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads attention_heads "
     "num_decoder_attention_heads num_encoder_attention_heads swa_num_attention_heads linear_num_heads"
@@ -234,9 +235,24 @@ def _within(kinds: dict[str, list[int]], layers: range) -> list[list[int]]:
 
 def _fit(fields: Fields, before: Fields) -> None:
     """What follows of other sizes."""
-    heads = _first(before, QUERY_HEADS)
-    hidden = _first(before, ("hidden_size", "n_embd", "d_model"))
-    width = _first(before, ("head_dim",)) or (hidden or 0) // (heads or 1)
+    heads, hidden = _first(before, QUERY_HEADS), _first(before, WIDTHS)
+    _fit_turned(fields, before, _first(before, ("head_dim",)) or (hidden or 0) // (heads or 1))
+    small = _first(fields, WIDTHS)
+    if hidden and small:
+        for name in OF_HIDDEN:  # some times the width of the model
+            if _whole(before.get(name)) and before[name] % hidden == 0:
+                fields[name] = before[name] // hidden * small
+            elif _whole(before.get(name)) and heads and before[name] * heads % hidden == 0:
+                fields[name] = before[name] * heads // hidden * small // min(heads, HEADS)
+    _fit_states(fields)
+    if _whole(fields.get("num_layers_per_stack")):
+        fields["num_hidden_layers"] = (
+            before["num_hidden_layers"] // before["num_layers_per_stack"] * len(range(fields["num_layers_per_stack"]))
+        )
+
+
+def _fit_turned(fields: Fields, before: Fields, width: int) -> None:
+    """Which numbers of a head, of which there were `width`, turn."""
     for value in (fields, *(value for value in fields.values() if isinstance(value, dict))):
         for name in OF_PAIRS:
             if isinstance(value.get(name), list) and width > HEAD:
@@ -249,13 +265,10 @@ def _fit(fields: Fields, before: Fields) -> None:
             fields["head_dim"] = rotated
         if fields.get("qk_head_dim") is not None and _whole(fields.get("qk_nope_head_dim")):
             fields["qk_head_dim"] = fields["qk_nope_head_dim"] + rotated
-    small = _first(fields, ("hidden_size", "n_embd", "d_model"))
-    if hidden and small:
-        for name in OF_HIDDEN:  # some times the width of the model
-            if _whole(before.get(name)) and before[name] % hidden == 0:
-                fields[name] = before[name] // hidden * small
-            elif _whole(before.get(name)) and heads and before[name] * heads % hidden == 0:
-                fields[name] = before[name] * heads // hidden * small // min(heads, HEADS)
+
+
+def _fit_states(fields: Fields) -> None:
+    """Heads of states, which are as wide as the model says beside them."""
     expand = _first(fields, ("expand", "mamba_expand"))
     if (
         expand
@@ -269,7 +282,3 @@ def _fit(fields: Fields, before: Fields) -> None:
         fields["mamba_headdim"] = expand * HIDDEN // heads
     if _whole(fields.get("mamba_d_ssm")):
         fields["mamba_d_ssm"] = fields["mamba_n_heads"] * fields["mamba_d_head"]
-    if _whole(fields.get("num_layers_per_stack")):
-        fields["num_hidden_layers"] = (
-            before["num_hidden_layers"] // before["num_layers_per_stack"] * len(range(fields["num_layers_per_stack"]))
-        )
