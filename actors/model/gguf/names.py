@@ -152,16 +152,18 @@ def hub_tensors(
         return
     layout = LAYOUTS.get(architecture)
     if (alone := _alone(architecture, layout, name)) is not None:
-        if EXPERT in alone:
-            yield from _each_expert(alone, tensor)
-        else:
-            flat = alone.endswith(ONE_ROW) and len(tensor.shape) == 1
-            yield alone, tensor._replace(shape=(1, *tensor.shape)) if flat else tensor
-        return
+        yield from _named(alone, tensor, alone.endswith(ONE_ROW))
+    else:
+        yield from _in_layer(architecture, layout, name, tensor, all_names)
+
+
+def _in_layer(
+    architecture: str, layout: Layout | None, name: str, tensor: GgufTensor, all_names: Container[str]
+) -> Iterator[tuple[str, GgufTensor]]:
     stem, _, kind = name.rpartition(".")
     number = None
     if match := OF_EXPERT.fullmatch(name):
-        number, stem = int(match[2]), f"{match[1]}_exps"
+        number, stem = match[2], f"{match[1]}_exps"
     match = IN_LAYER.fullmatch(f"{stem}.{kind}")
     part = match[2] if match else ""
     if match is not None and layout is not None and part == layout.thirds:
@@ -175,13 +177,23 @@ def hub_tensors(
     if match is None or own is None or (EXPERT in own and number is None and len(tensor.shape) != of_all):
         yield name, tensor
         return
-    hub = f"{'model.layers' if layout is None else layout.layers}.{int(match[1])}.{own}.{kind}"
-    if EXPERT not in own:
-        yield hub, tensor._replace(shape=(1, *tensor.shape)) if part in ROW and len(tensor.shape) == 1 else tensor
-    elif number is not None:
-        yield hub.replace(EXPERT, str(number)), tensor
+    hub = f"{_layer(layout, match[1])}.{own}.{kind}"
+    if number is None:
+        yield from _named(hub, tensor, part in ROW)
     else:
+        yield hub.replace(EXPERT, str(int(number))), tensor
+
+
+def _named(hub: str, tensor: GgufTensor, is_row: bool) -> Iterator[tuple[str, GgufTensor]]:
+    """`is_row`: it has one row, which files may leave out of the shape."""
+    if EXPERT in hub:
         yield from _each_expert(hub, tensor)
+    else:
+        yield hub, tensor._replace(shape=(1, *tensor.shape)) if is_row and len(tensor.shape) == 1 else tensor
+
+
+def _layer(layout: Layout | None, number: str) -> str:
+    return f"{'model.layers' if layout is None else layout.layers}.{int(number)}"
 
 
 def _drafts(name: str, all_names: Container[str]) -> bool:
@@ -200,7 +212,7 @@ def _alone(architecture: str, layout: Layout | None, name: str) -> str | None:
     whole = (WHOLE.get(architecture, {}) if layout is None else layout.whole).get(match[2]) if match else None
     if match is None or whole is None:
         return None
-    return f"{'model.layers' if layout is None else layout.layers}.{int(match[1])}.{whole}"
+    return f"{_layer(layout, match[1])}.{whole}"
 
 
 def _inside(architecture: str, layout: Layout | None, part: str, all_names: Container[str]) -> str | None:
