@@ -22,45 +22,11 @@ from actorserve.kernels.triton import sampling as gpu_sampling  # noqa: E402
 from actorserve.kernels.triton.sampler.draw import uniform_number  # noqa: E402
 from actorserve.kernels.triton.sampling import RowParameters, Tiling, Workspace, sample  # noqa: E402
 from tests.kernels.reference.sampling import reference_kept, reference_order  # noqa: E402
+from tests.kernels.sampled_rows import chi_square, mixed, parameters  # noqa: E402
 from tests.kernels.triton.capture import captured  # noqa: E402
 
 TILING = Tiling(width=512, lanes=128, segment=256, candidates=512)  # so that small vocabularies take several slices
 NO_RESERVE = 0x4000  # of Linux' mmap; Python names it from 3.13 on
-LATER = ("xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent")
-
-
-def parameters(rows: int, **values: float) -> sampling.Parameters:
-    """The same filters in all rows, positions 0 … rows-1 of one seed."""
-    return sampling.Parameters(
-        temperature=np.full(rows, values.get("temperature", 1.0), np.float32),
-        top_k=np.full(rows, values.get("top_k", 0), np.int64),
-        top_p=np.full(rows, values.get("top_p", 1.0), np.float64),
-        min_p=np.full(rows, values.get("min_p", 0.0), np.float32),
-        top_n_sigma=np.full(rows, values.get("top_n_sigma", 0.0), np.float32),
-        typical_p=np.full(rows, values.get("typical_p", 1.0), np.float64),
-        **{name: np.full(rows, values.get(name, 0.0), np.float32) for name in LATER},
-        seed=np.ones(rows, np.uint64),
-        position=np.arange(rows),
-    )
-
-
-def mixed(rows: int, seed: int = 7) -> sampling.Parameters:
-    """All kinds of filters in one batch."""
-    random = np.random.default_rng(seed)
-    return sampling.Parameters(
-        temperature=random.choice([0.0, 0.5, 1.0, 1.8], rows).astype(np.float32),
-        top_k=random.choice([0, 0, 5, 50, 400], rows),
-        top_p=random.choice([1.0, 1.0, 0.5, 0.95], rows),
-        min_p=random.choice([0.0, 0.0, 0.1], rows).astype(np.float32),
-        top_n_sigma=random.choice([0.0, 0.0, 0.8, 2.5], rows).astype(np.float32),
-        typical_p=random.choice([1.0, 1.0, 0.3, 0.9], rows),
-        xtc_probability=random.choice([0.0, 0.0, 0.0, 0.5], rows).astype(np.float32),
-        xtc_threshold=random.choice([0.05, 0.2], rows).astype(np.float32),
-        dynatemp_range=random.choice([0.0, 0.0, 0.0, 0.6], rows).astype(np.float32),
-        dynatemp_exponent=random.choice([0.5, 1.0], rows).astype(np.float32),
-        seed=random.integers(0, 1 << 63, rows).astype(np.uint64) * 2 + 1,
-        position=random.integers(0, 5000, rows),
-    )
 
 
 def random_logits(rows: int, words: int, scale: float = 2.0) -> torch.Tensor:
@@ -285,7 +251,7 @@ def test_equals_among_unequal_words() -> None:
 
 
 def test_the_distribution() -> None:
-    chi_square(random_logits(1, 12, 1.0), {"temperature": 0.6, "min_p": 0.05}, 150)
+    check_distribution(random_logits(1, 12, 1.0), {"temperature": 0.6, "min_p": 0.05}, 150)
 
 
 @pytest.mark.slow
@@ -295,24 +261,16 @@ def test_the_distribution() -> None:
     ids=str,
 )
 def test_the_distribution_in_more_draws(filters: dict[str, float]) -> None:
-    chi_square(random_logits(1, 30, 1.0), filters, 600)
+    check_distribution(random_logits(1, 30, 1.0), filters, 600)
 
 
-def chi_square(logits: torch.Tensor, filters: dict[str, float], draws: int) -> None:
-    """Against the softmax of what the reference keeps; words expected fewer than 5 times are one class."""
+def check_distribution(logits: torch.Tensor, filters: dict[str, float], draws: int) -> None:
+    """Against the softmax of what the reference keeps."""
     values = parameters(draws, **filters)
     tokens, _ = draw(logits.expand(draws, -1), values)
     scores = logits[0].double() / filters.get("temperature", 1.0)
     shares = torch.softmax(scores.masked_fill(~reference_kept(logits, values)[0], float("-inf")), 0).numpy()
-    counts = np.bincount(tokens, minlength=len(shares)).astype(float)
-    assert counts[shares == 0].sum() == 0, "a filtered word was drawn"
-    wanted = shares * draws
-    rare = wanted < 5
-    observed, wanted = np.append(counts[~rare], counts[rare].sum()), np.append(wanted[~rare], wanted[rare].sum())
-    used = wanted > 0
-    freedom = used.sum() - 1
-    statistic = ((observed[used] - wanted[used]) ** 2 / wanted[used]).sum()
-    assert abs(statistic - freedom) / np.sqrt(2 * freedom) < 4.5
+    assert abs(chi_square(tokens, shares)) < 4.5
 
 
 def _uniform(seeds: Any, positions: Any, out: Any, SIZE: tl.constexpr) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ..test_gpu_sampling import DEVICE, draw, mixed, parameters, random_logits  # isort: skip  # before kernels
+from ..test_gpu_sampling import DEVICE, draw, random_logits  # isort: skip  # before kernels
 
 from actorserve.kernels.cpu.sampling import NEVER, Parameters, log_weights
 from actorserve.kernels.triton.sampler.log_weights import log_weights_
+from tests.kernels.sampled_rows import mixed, parameters
 
 
 def shares(logits: torch.Tensor, values: Parameters) -> torch.Tensor:
