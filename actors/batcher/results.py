@@ -19,6 +19,7 @@ from ..files.folder import CONTENT, META, Folder, publish, write_synced
 from ..files.store import StoredFile
 
 PURPOSE = "batch_output"
+PIECE = 1 << 20  # bytes
 
 
 def publish_lines(folder: Folder, request: BatchRequest, name: str) -> str | None:
@@ -37,23 +38,29 @@ def publish_lines(folder: Folder, request: BatchRequest, name: str) -> str | Non
             lines.unlink()
             return None
         made.mkdir(0o700, exist_ok=True)
-        stored = _stored(file_id, request, kind, lines.stat().st_size)
+        stored = _stored(file_id, request, kind, lines)
         write_synced(made / META, msgspec.json.encode(stored))
         os.rename(lines, made / CONTENT)
     publish(made, place)
     return file_id
 
 
-def _stored(file_id: str, request: BatchRequest, kind: str, size: int) -> StoredFile:
+def _stored(file_id: str, request: BatchRequest, kind: str, lines: Path) -> StoredFile:
     now = time.time_ns()
     created = now // 10**9
     return StoredFile(
         id=file_id,
-        size=size,
+        size=lines.stat().st_size,
         created_at=created,
         filename=f"{request.id}_{kind}.jsonl",
         purpose=PURPOSE,
         owner=request.owner,
         order=now,
         expires_at=None if request.output_expires_s is None else created + request.output_expires_s,
+        num_lines=_count(lines),
     )
+
+
+def _count(lines: Path) -> int:
+    with lines.open("rb") as file:
+        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(PIECE), b""))

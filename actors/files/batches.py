@@ -1,7 +1,8 @@
 """Batches in the folder of --files-dir: what was asked, how far each is, and whether it is to be cancelled.
 
-There are two kinds, which the beginnings of their ids tell apart: OpenAI's, whose lines stand in a file of its owner,
-and Anthropic's, which brings its lines along and keeps what comes of them. Neither is found by the other's clients.
+There are three kinds, which the beginnings of their ids tell apart: OpenAI's, whose lines stand in a file of its owner,
+Anthropic's, which brings its lines along and keeps what comes of them, and Mistral's, which brings them along, and ends
+with files as OpenAI's. None is found by the clients of another.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ..protocol.wire import UNREADABLE
 from .folder import CONTENT, Folder, publish, write_synced
 from .owner import Owner
 
-OPENAI, ANTHROPIC = "batch_", "msgbatch_"
-BATCH_ID = re.compile(f"({OPENAI}|{ANTHROPIC})[0-9a-f]{{24}}")
+OPENAI, ANTHROPIC, MISTRAL = "batch_", "msgbatch_", "batchjob_"
+BATCH_ID = re.compile(f"({OPENAI}|{ANTHROPIC}|{MISTRAL})[0-9a-f]{{24}}")
 REQUEST, STATE, CANCEL = "request.json", "state.json", "cancel"
 OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -43,6 +44,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_expires_s: int | None = None  # after which its results are removed
     digest: str = ""  # of the request's body, by which one that is sent again is known
     total: int = 0  # lines, where they were looked at as they came
+    input_files: list[str] = []  # of a job of Mistral's: those whose lines it has brought along ...
+    model: str | None = None  # ... and the model that it has named for all of them
 
     @property
     def is_anthropics(self) -> bool:

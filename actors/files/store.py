@@ -45,6 +45,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     order: int  # in which files are listed: Unix nanoseconds
     digest: str = ""  # of what a client has sent, by which a request that is sent again is known
     expires_at: int | None = None
+    num_lines: int | None = None
 
     @property
     def is_over(self) -> bool:
@@ -62,7 +63,8 @@ class Upload:
         self._fd = self._room = -1
         self._look_at = LOOK
         self._sha256 = hashlib.sha256()
-        self.size = 0
+        self.size = self._ends = 0
+        self._last = b"\n"
 
     def begin(self) -> None:
         """There is a place for what comes."""
@@ -92,6 +94,8 @@ class Upload:
         if self.size > self._room:
             raise NoRoom(self.size > self._limit)
         self._sha256.update(data)
+        self._ends += data.count(b"\n")
+        self._last = data[-1:] or self._last
         write_all(self._fd, data)
 
     def keep(self, owner: Owner, filename: str, purpose: str, created: int, expires_s: int | None = None) -> StoredFile:
@@ -110,6 +114,7 @@ class Upload:
             order=time.time_ns(),
             digest=self.digest,
             expires_at=None if expires_s is None else created + expires_s,
+            num_lines=self._ends + (self._last != b"\n"),
         )
         write_synced(self._place / META, msgspec.json.encode(stored))
         with self._folder.locked():

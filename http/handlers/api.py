@@ -42,6 +42,7 @@ from .dialects.sglang import SglangApi
 from .dialects.sglang_operations import SglangOperations
 from .dialects.tei import TeiApi
 from .dialects.tgi import TgiApi
+from .files.batch_jobs import BatchJobsApi
 from .files.batches import BatchesApi
 from .files.files import FilesApi
 from .files.message_batches import MessageBatchesApi
@@ -88,6 +89,7 @@ class Api:
         self.conversations = ConversationsApi(self.responses, self._body_with_media)
         self.files = FilesApi(settings, self._unfinished)
         self.batches = BatchesApi(settings, self._body)
+        self.batch_jobs = BatchJobsApi(settings, settings.max_body_bytes, self._body)
         self.message_batches = MessageBatchesApi(settings, self.longest, self._unfinished)
         self.response_sockets = ResponseSockets(self.responses, self.longest, self._unfinished)
         self.sessions = SessionsApi(self._generator, self._body_to_generate)

@@ -1,10 +1,13 @@
-"""The answers of /v1/files, /v1/batches and /v1/messages/batches as msgspec structs, for /openapi.json."""
+"""The answers of /v1/files, /v1/batches, /v1/batch/jobs and /v1/messages/batches as msgspec structs."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+
+from ..openai.batches.jobs import Status
 
 Object = dict[str, Any]
 
@@ -21,19 +24,67 @@ class FileObject(msgspec.Struct):
     purpose: str
     status: Literal["processed"]
     status_details: None
+    sample_type: str
+    source: Literal["upload", "mistral"]
+    num_lines: int | None
+    deleted: Literal[False]
 
 
 class FileList(msgspec.Struct):
+    """With a `page` in the query there is a total in place of ids."""
+
     object: Literal["list"]
     data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+    first_id: str | UnsetType | None = UNSET
+    last_id: str | UnsetType | None = UNSET
+    has_more: bool | UnsetType = UNSET
+    total: int | UnsetType = UNSET
 
 
 class FileDeleted(msgspec.Struct):
     id: str
     object: Literal["file"]
+    deleted: Literal[True]
+
+
+class JobError(msgspec.Struct):
+    message: str
+    count: int
+
+
+class BatchJob(msgspec.Struct):
+    """As Mistral's clients read it."""
+
+    id: str
+    object: Literal["batch"]
+    input_files: list[str]
+    metadata: Object | None
+    endpoint: str
+    model: str | None
+    agent_id: None
+    output_file: str | None
+    error_file: str | None
+    errors: list[JobError]
+    outputs: list[Object] | None
+    status: Status
+    created_at: int
+    started_at: int | None
+    completed_at: int | None
+    total_requests: int
+    completed_requests: int
+    succeeded_requests: int
+    failed_requests: int
+
+
+class BatchJobList(msgspec.Struct):
+    object: Literal["list"]
+    data: list[BatchJob]
+    total: int
+
+
+class BatchJobDeleted(msgspec.Struct):
+    id: str
+    object: Literal["batch"]
     deleted: Literal[True]
 
 

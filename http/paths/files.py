@@ -6,6 +6,7 @@ from functools import partial
 
 from ..anthropic.batches.objects import BatchesQuery
 from ..anthropic.schemas import MessageBatchRequest
+from ..openai.batches.jobs import BatchJobQuery, BatchJobRequest, BatchJobsQuery
 from ..openai.batches.schemas import BatchRequestBody, FileForm, FilesQuery
 from ..openai.responses.schemas import InputItemsQuery
 from ..openapi import files as answers
@@ -13,6 +14,7 @@ from ..openapi.dialects import AnthropicError
 from ..route import TAKES_BODY, Route
 
 FILES, BATCHES, MESSAGE_BATCHES = "/v1/files", "/v1/batches", "/v1/messages/batches"
+BATCH_JOBS = "/v1/batch/jobs"
 _Route = partial(Route, of_files=True)
 _Anthropics = partial(_Route, error=AnthropicError)
 FILES_AND_BATCHES: tuple[Route, ...] = (
@@ -57,6 +59,49 @@ FILES_AND_BATCHES: tuple[Route, ...] = (
         "batches.cancel",
         "Begin no more lines of it",
         answers.BatchObject,
+        statuses=(404, 409, 507),
+    ),
+    _Route(
+        "post",
+        BATCH_JOBS,
+        "batch_jobs.create",
+        "Answer each line of some files, or many requests",
+        answers.BatchJob,
+        BatchJobRequest,
+        statuses=(*TAKES_BODY, 404, 422, 507),
+    ),
+    _Route(
+        "get",
+        BATCH_JOBS,
+        "batch_jobs.list",
+        "Which batch jobs there are",
+        answers.BatchJobList,
+        query=BatchJobsQuery,
+        statuses=(400, 404),
+    ),
+    _Route(
+        "get",
+        f"{BATCH_JOBS}/{{id}}",
+        "batch_jobs.retrieve",
+        "How far a batch job is",
+        answers.BatchJob,
+        query=BatchJobQuery,
+        statuses=(400, 404),
+    ),
+    _Route(
+        "delete",
+        f"{BATCH_JOBS}/{{id}}",
+        "batch_jobs.delete",
+        "Remove it",
+        answers.BatchJobDeleted,
+        statuses=(404, 409),
+    ),
+    _Route(
+        "post",
+        f"{BATCH_JOBS}/{{id}}/cancel",
+        "batch_jobs.cancel",
+        "Begin no more requests of it",
+        answers.BatchJob,
         statuses=(404, 409, 507),
     ),
     _Anthropics(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -61,7 +61,7 @@ def decode(kind: type[T], body: bytes, inside: str | None = None, whole: str = "
     return value
 
 
-def decode_query(kind: type[T], given: Mapping[str, str]) -> T:
+def decode_query(kind: type[T], given: Mapping[str, Any]) -> T:
     """The struct of a query's parameters. ApiError 400 names the one that cannot be; unknown ones are passed over."""
     try:
         return msgspec.convert(dict(given), kind, strict=False)

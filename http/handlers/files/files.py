@@ -11,7 +11,7 @@ from actorserve.actors.files.threads import on_disk
 
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode_query
-from ...openai.batches.objects import file_object
+from ...openai.batches.objects import file_object, sample_type, source
 from ...openai.batches.schemas import PURPOSES, FileExpiry, FilesQuery
 from ...openai.responses.stored import page_of
 from ...settings import Settings, printable
@@ -26,6 +26,7 @@ from .requests import (
     note_found,
     on_full_disk,
     owner_of,
+    query_of,
     settings_of,
     was_found,
 )
@@ -78,10 +79,20 @@ class FilesApi:
 
     async def list(self, request: web.Request) -> web.Response:
         """GET /v1/files."""
-        wanted, owner = decode_query(FilesQuery, request.query), owner_of(request)
-        found = await on_disk(self._store.all, owner)
-        items = [file_object(one) for one in found if wanted.purpose in (None, one.purpose)]
-        return json_response(page_of(items, wanted, "file"))
+        wanted = decode_query(FilesQuery, query_of(request, "sample_type", "source"))
+        found = await on_disk(self._store.all, owner_of(request))
+        items = [
+            file_object(one)
+            for one in found
+            if wanted.purpose in (None, one.purpose)
+            and (not wanted.sample_type or sample_type(one) in wanted.sample_type)
+            and (not wanted.source or source(one) in wanted.source)
+            and (wanted.search or "") in one.filename
+        ]
+        if wanted.page is None:
+            return json_response(page_of(items, wanted, "file"))
+        page = items[::-1][wanted.page * wanted.page_size :][: wanted.page_size]
+        return json_response({"object": "list", "data": page, "total": len(items)})
 
     async def retrieve(self, request: web.Request) -> web.Response:
         """GET /v1/files/{id}."""

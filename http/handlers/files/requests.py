@@ -7,6 +7,7 @@ import errno
 import secrets
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from aiohttp import web
 
@@ -86,6 +87,12 @@ def no_room(error: NoRoom, param: str, limit: int) -> ApiError:
         return ApiError(413, f"{param}: it is longer than the {limit} bytes of --files-limit.", param)
     text = f"{param}: with those that are there it is more than the {limit} bytes of --files-limit. Delete some."
     return ApiError(413, text, param)
+
+
+def query_of(request: web.Request, *several: str) -> dict[str, Any]:
+    """Its parameters, of which these may come several times."""
+    query = request.query
+    return {**query, **{name: query.getall(name) for name in several if name in query}}
 
 
 def check_same(is_same: bool) -> None:

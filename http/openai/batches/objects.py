@@ -1,4 +1,4 @@
-"""Files and batches as OpenAI's clients read them."""
+"""Files and batches as OpenAI's clients read them, and of files what Mistral's need beside that."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from actorserve.actors.files.batches import ENDED, Batch
 from actorserve.actors.files.store import StoredFile
 
 Object = dict[str, Any]
+RESULTS, ERRORS_END = "batch_output", "_errors.jsonl"  # of files that batches end with: purpose, end of a name
 
 
 def file_object(stored: StoredFile) -> Object:
@@ -24,7 +25,25 @@ def file_object(stored: StoredFile) -> Object:
         "purpose": stored.purpose,
         "status": "processed",
         "status_details": None,
+        "sample_type": sample_type(stored),
+        "source": source(stored),
+        "num_lines": stored.num_lines,
+        "deleted": False,
     }
+
+
+def sample_type(stored: StoredFile) -> str:
+    """What its lines are."""
+    if stored.purpose == "batch":
+        return "batch_request"
+    if stored.purpose != RESULTS:
+        return "instruct"
+    return "batch_error" if stored.filename.endswith(ERRORS_END) else "batch_result"
+
+
+def source(stored: StoredFile) -> str:
+    """Who has made it: a client, or the server, as Mistral calls its own."""
+    return "mistral" if stored.purpose == RESULTS else "upload"
 
 
 def batch_object(batch: Batch) -> Object:

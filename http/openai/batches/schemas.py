@@ -33,6 +33,11 @@ class FilesQuery(InputItemsQuery):
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
     purpose: str | None = None
+    page: Annotated[int, Meta(ge=0)] | None = None  # as Mistral's clients have it, in place of after
+    page_size: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    sample_type: list[str] = []
+    source: list[str] = []
+    search: str | None = None  # a part of its name
 
 
 class BatchRequestBody(msgspec.Struct):

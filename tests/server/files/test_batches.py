@@ -15,7 +15,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.support.client import http_client
 from tests.support.server import WAIT_S, Server
+from tests.support.until import until as wait_until
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 OPTIONS = ("--threads", "1", "--max-restarts", "1000", "--log-level", "info")
@@ -119,6 +121,22 @@ def test_other_endpoints_are_asked(client: OpenAI, endpoint: str, asked: dict[st
     batch = ended(client, begin(client, lines({"a": asked}, endpoint), endpoint))
     (answer,) = answers(client, batch.output_file_id or batch.error_file_id).values()
     assert answer["response"]["status_code"] == 200, answer
+
+
+def test_a_job_of_mistrals_is_answered(server: Server, client: OpenAI) -> None:
+    requests = [{"custom_id": name, "body": body(number)} for name, number in (("a", 1), ("b", 2))]
+    requests.append({"custom_id": "bad", "body": {"prompt": "x", "temperature": "warm"}})
+    with http_client(server) as http:
+        asked = {"endpoint": "/v1/completions", "requests": requests, "model": MODEL}
+        job = http.post("/v1/batch/jobs", json=asked).json()
+        path = f"/v1/batch/jobs/{job['id']}?inline=true"
+        wait_until(lambda: http.get(path).json()["status"] == "SUCCESS")
+        job = http.get(path).json()
+    assert (job["succeeded_requests"], job["failed_requests"]) == (2, 1)
+    answered = {line["custom_id"]: line["response"] for line in job["outputs"]}
+    assert {name: one["status_code"] for name, one in answered.items()} == {"a": 200, "b": 200, "bad": 400}
+    alone = client.completions.create(model=MODEL, **body(1)).choices[0].text
+    assert texts(client, job["output_file"])["a"] == alone == answered["a"]["body"]["choices"][0]["text"]
 
 
 def test_a_file_that_is_none_is_told_by_its_lines(client: OpenAI) -> None:
