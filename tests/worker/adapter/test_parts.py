@@ -114,6 +114,7 @@ ASKED_AS_A_WHOLE = {  # that are asked as a whole
     "aya_vision": "AyaVisionForConditionalGeneration",
     "cohere2_vision": "Cohere2VisionForConditionalGeneration",
     "cosmos3_edge": "Cosmos3EdgeForConditionalGeneration",
+    "glm5_next": "Glm5NextForConditionalGeneration",
     "muse_glimmer": "MuseGlimmerForConditionalGeneration",
     "muse_spark": "MuseSparkForConditionalGeneration",
     "step3p7": "Step3p7ForConditionalGeneration",

@@ -78,7 +78,14 @@ class PagedLayer(CacheLayerMixin):
 
 
 class PagedIndexedLayer(PagedLayer):
-    """A layer whose queries see the tokens that an indexer chooses, by keys of its own."""
+    """A layer whose queries see the tokens that an indexer chooses, by keys of its own; some ask how many there are."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = super().update(key_states, value_states)
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return self.whose.past if self.keys is None else self.keys.shape[-2]
 
     @property
     def indexer_position_ids(self) -> Tensor | None:
