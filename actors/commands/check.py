@@ -96,7 +96,8 @@ def _computing(known: dict[str, Any]) -> str:
         most = ", less what steps need" if known["estimated"] else ""
         kind = f" in {known['kv_cache_dtype']}" if "kv_cache_dtype" in known else ""
         each = f"{known['kv_bytes_per_token']:,} bytes a token"
-        parts.append(f"{size(known['kv_bytes'])} of KV memory{kind} ({each}{most})")
+        windows = f"; {known['kv_windows']}" if known.get("kv_windows") else ""
+        parts.append(f"{size(known['kv_bytes'])} of KV memory{kind} ({each}{most}{windows})")
     return ", ".join(parts)
 
 

@@ -33,6 +33,7 @@ from ..model.memory.machine import (
     weight_bytes,
     without_effect,
 )
+from ..model.memory.windows import windows_words
 from ..model.pipeline.stages import left_out, plan_stages, worker_shapes
 from ..model.pooling.choice import native_values
 from ..model.pooling.spec import PoolingSpec
@@ -244,7 +245,8 @@ def _memory_on_cpu(
     """Of what a model keeps of tokens and sequences; `may_free`: windows let go of what they do not see."""
     drafter = load_drafter(config, model, None)
     beside = drafter.block_bytes if drafter else 0
-    plan = plan_stages(parts, config, model.max_model_len, dtype.itemsize, beside, may_free, kind).whole
+    plans = plan_stages(parts, config, model.max_model_len, dtype.itemsize, beside, may_free, kind)
+    plan = plans.whole
     option, room = kv_memory_room(config)
     longest = -(-model.max_model_len // config.block_size)
     yield {
@@ -253,6 +255,7 @@ def _memory_on_cpu(
         "threads": config.threads or max(1, (usable_cores() - 1) // (config.local_workers * config.local_engines)),
         "kv_cache_dtype": kind.name,
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
+        "kv_windows": windows_words(parts, [one.windows for one in plans.each]),
         "available_bytes": available_bytes(),
     }
     blocks = blocks_in(config, plan, model.max_model_len, option, room)
@@ -295,6 +298,7 @@ def _memory_on_gpu(config: Config, model: ModelInfo, shape: Architecture, dtype:
         "device": torch.cuda.get_device_name(0),
         "kv_cache_dtype": "fp8" if config.kv_cache_dtype == "fp8" else str(dtype).removeprefix("torch."),
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
+        "kv_windows": windows_words([shape.kv], [plan.windows]),
         "available_bytes": free,
     }
     weights += 0 if model.vision is None else pictures_bytes(config)

@@ -89,6 +89,20 @@ def plan_windows(kv: KVSpec, config: Config, sequence: int) -> WindowPlan | None
     return best
 
 
+def windows_words(parts: Sequence[KVSpec], plans: Sequence[WindowPlan | None]) -> str:
+    """For `check`: how many layers see a window, and what is kept for them; nothing, where none does."""
+    own, seen, kept = 0, 0, 0
+    for kv, plan in zip(parts, plans, strict=True):
+        reaches = {layer: _reach(kv.layers, layer) for pool in kv.pools() for layer in pool.layers}
+        own += len(reaches)
+        seen += sum(reach is not None for reach in reaches.values())
+        kept += 0 if plan is None else sum(map(len, plan.tables[1:]))
+    if not seen:
+        return ""
+    tokens = [f"{kept} of them keep {plan.window:,} tokens" for plan in plans if plan is not None]
+    return f"{seen} of {own} layers see a window, {tokens[0] if tokens else 'and keep all tokens'}"
+
+
 def _numbers(pool: PoolSpec) -> int:
     """Of a token's keys in one layer."""
     return pool.kv_heads * pool.key_dim
@@ -96,13 +110,11 @@ def _numbers(pool: PoolSpec) -> int:
 
 def _alike(full: list[int], seen: list[int]) -> Iterator[tuple[Tables, None]]:
     """Layers of one shape, in tables of as many each, the last of which may have fewer."""
-    layers = len(full) + len(seen)
-    for size in range(max(1, len(full)), layers):
-        if full or layers % size == 0:
-            more = size - len(full)
-            rest = seen[more:]
-            others = [tuple(rest[at : at + size]) for at in range(0, len(rest), size)]
-            yield ((*full, *seen[:more]), *others), None
+    for size in range(max(1, len(full)), len(full) + len(seen)):
+        more = size - len(full)
+        rest = seen[more:]
+        others = [tuple(rest[at : at + size]) for at in range(0, len(rest), size)]
+        yield ((*full, *seen[:more]), *others), None
 
 
 def _packed(pools: Sequence[PoolSpec], full: list[int]) -> Iterator[tuple[Tables, Packing]]:

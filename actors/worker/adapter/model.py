@@ -34,6 +34,8 @@ from .passes import Passes
 from .probe import Traits
 from .steps import AdaptedStep, GatheredStep, PagedStep, in_order
 
+Row = tuple[Span, ...]  # of a sequence, in each block table
+
 
 class Tier(enum.Enum):
     """How a step is computed."""
@@ -99,19 +101,17 @@ class AdaptedModel:
         states: StepStates | None = None,
     ) -> Tensor:
         """See Decoder."""
-        if not isinstance(attention, Spans):
-            if (done := self._at_once(ids, positions, slots, attention)) is not None:
-                return done
-            return self._pass(ids[None], positions[None], PagedStep(self.traits, kv, slots, attention))[0]
-        assert isinstance(kv, PagedKV)
-        spans = attention.spans
         if self.tier is Tier.FLAT:
-            step = PagedStep(self.traits, kv, slots, StepAttention(kv, spans, self.kv.layers))
-            return self._pass(ids[None], positions[None], step)[0]
-        out: Tensor | None = None
-        for group in self._groups(spans, states):
+            own_attention = self._attention(kv, [attention.spans]) if isinstance(attention, Spans) else attention
+            if (done := self._at_once(ids, positions, slots, own_attention)) is not None:
+                return done
+            return self._pass(ids[None], positions[None], PagedStep(self.traits, kv, slots, own_attention))[0]
+        assert not isinstance(attention, StepAttention)
+        tables = [attention.spans] if isinstance(attention, Spans) else attention.spans
+        rows, out = list(zip(*tables, strict=True)), None
+        for group in self._groups(tables[0], states):
             own = None if states is None else StepStates(states.states, states.rows[group], states.fresh[group])
-            for some in self._parts([spans[index] for index in group], own):
+            for some in self._parts([rows[index] for index in group], own):
                 tokens = _tokens(some)
                 with nullcontext() if self.lora is None else self.lora.narrowed(tokens):
                     hidden = self._group(some, ids, positions, slots, kv, own)
@@ -136,12 +136,18 @@ class AdaptedModel:
             return None
         return self.whole(ids, positions, slots, of_all, self.lora.added(self.whole.layers))
 
-    def _parts(self, group: list[Span], states: StepStates | None) -> list[list[Span]]:
+    def _attention(self, kv: AnyKV, tables: Sequence[Sequence[Span]]) -> StepAttention | TabledAttention:
+        """Of spans, which stand in each block table."""
+        if isinstance(kv, PagedKV):
+            return StepAttention(kv, tables[0], self.kv.layers)
+        return TabledAttention(kv, tables)
+
+    def _parts(self, group: list[Row], states: StepStates | None) -> list[list[Row]]:
         """What is computed at a time: tokens of a row that has a state, one by one, where it must be so."""
-        if self.tier is not Tier.TOKENS or states is None or states.fresh.any() or group[0].size == 1:
+        if self.tier is not Tier.TOKENS or states is None or states.fresh.any() or group[0][0].size == 1:
             return [group]
-        (span,) = group
-        return [[span._replace(first=span.first + n, size=1, position=span.position + n)] for n in range(span.size)]
+        (row,) = group
+        return [[tuple(_token_of(span, number) for span in row)] for number in range(row[0].size)]
 
     def logits(self, x: Tensor) -> Tensor:
         """See Decoder."""
@@ -158,22 +164,26 @@ class AdaptedModel:
 
     def _group(
         self,
-        group: list[Span],
+        group: list[Row],
         ids: Tensor,
         positions: Tensor,
         slots: Tensor,
-        kv: PagedKV,
+        kv: AnyKV,
         states: StepStates | None,
     ) -> Tensor:
         """Rows of as many tokens each, side by side; the result is [rows, tokens, …]."""
-        tokens, size = _tokens(group), group[0].size
-        own = [span._replace(first=number * size) for number, span in enumerate(group)]
+        tokens, size = _tokens(group), group[0][0].size
+        tables = [
+            [span._replace(first=number * size) for number, span in enumerate(spans)]
+            for spans in zip(*group, strict=True)
+        ]
         step: AdaptedStep
         if self.tier is Tier.SINGLE:
-            step = GatheredStep(self.traits, kv, slots[tokens], own[0])
+            assert isinstance(kv, PagedKV)
+            step = GatheredStep(self.traits, kv, slots[tokens], tables[0][0])
         else:
-            step = PagedStep(self.traits, kv, slots[tokens], StepAttention(kv, own, self.kv.layers))
-        step.past = min(span.position for span in group)
+            step = PagedStep(self.traits, kv, slots[..., tokens], self._attention(kv, tables))
+        step.past = min(row[0].position for row in group)
         return self._pass(ids[tokens].view(-1, size), positions[tokens].view(-1, size), step, states)
 
     def _pass(self, ids: Tensor, positions: Tensor, step: AdaptedStep, states: StepStates | None = None) -> Tensor:
@@ -189,14 +199,18 @@ class AdaptedModel:
         return hidden
 
 
-def _tokens(group: Sequence[Span]) -> Tensor:
-    """Where the tokens of these spans stand in the flat batch."""
-    return torch.cat([torch.arange(span.first, span.first + span.size) for span in group])
+def _tokens(group: Sequence[Row]) -> Tensor:
+    """Where the tokens of these rows stand in the flat batch."""
+    return torch.cat([torch.arange(span.first, span.first + span.size) for span, *_ in group])
+
+
+def _token_of(span: Span, number: int) -> Span:
+    return span._replace(first=span.first + number, size=1, position=span.position + number)
 
 
 def reads_windows_alone(traits: Traits, tier: Tier) -> bool:
     """Is what layers do not see read by nobody? A model that is given whole contexts reads all of them."""
-    return tier is Tier.FLAT and not traits.gathered
+    return tier is not Tier.SINGLE and not traits.gathered
 
 
 def describe(traits: Traits, tier: Tier) -> str:

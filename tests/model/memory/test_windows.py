@@ -9,7 +9,7 @@ import pytest
 
 from actorserve.actors.model.memory.kv import KV_TYPES, KVSpec, KVType, LayerAttention, uniform
 from actorserve.actors.model.memory.kv_memory import plan_kv_memory
-from actorserve.actors.model.memory.windows import MARGIN, Packing, plan_windows
+from actorserve.actors.model.memory.windows import MARGIN, Packing, plan_windows, windows_words
 from actorserve.actors.options.config import Config, make_config
 
 
@@ -65,10 +65,10 @@ def test_a_layer_that_reads_another_ones_keys_counts_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("layers", "length", "tables", "share"),
-    [(32, 32_768, 8, 3), (32, 4_096, 2, 1.1), (32, 2_048, 1, 1), (6, 16_384, 6, 3), (7, 1_000_000, 7, 6)],
+    [(32, 32_768, 11, 5), (32, 4_096, 2, 1.1), (32, 2_048, 1, 1), (6, 16_384, 6, 3), (7, 1_000_000, 7, 6)],
 )
 def test_where_no_layer_sees_everything_a_few_keep_it(layers: int, length: int, tables: int, share: float) -> None:
-    """A table of a divisor of the layers each: the first keeps all, and the others their window."""
+    """A table of as many layers each: the first keeps all, and the others their window."""
     one = LayerAttention(heads=8, kv_heads=2, key_dim=64, value_dim=64, scale=1.0, window=2000)
     kv = KVSpec(layers=(one,) * layers)
     config = Config(block_size=16, max_num_batched_tokens=1000)
@@ -123,7 +123,7 @@ MODELS = {
     "Gemma 4 E4B": Published(42, 6, 512, (2, 256, 256), (2, 512, 512), 18),
     "Gemma 4 26B-A4B": Published(30, 6, 1024, (8, 256, 256), (2, 512, 512)),
     "Gemma 4 31B": Published(60, 6, 1024, (16, 256, 256), (4, 512, 512)),
-    "MiMo-V2-Flash": Published(48, 6, 128, (8, 192, 128), (4, 192, 128)),
+    "MiMo-V2-Flash": Published(48, 6, 128, (8, 192, 128), (4, 192, 128)),  # but its first layer sees everything, too
 }
 
 
@@ -191,3 +191,12 @@ def test_what_cannot_be_packed_has_one_table() -> None:
 def test_latents_have_one_table() -> None:
     latent = LayerAttention(heads=8, kv_heads=1, key_dim=64, value_dim=48, scale=1.0, window=9, values_in_keys=True)
     assert plan_windows(KVSpec(layers=(latent, msgspec.structs.replace(latent, window=None))), Config(), 4096) is None
+
+
+def test_what_windows_keep_is_said() -> None:
+    kv, config = MODELS["Gemma 4 26B-A4B"].kv(), make_config({})
+    plan = plan_windows(kv, config, 1024)
+    assert windows_words([kv], [plan]) == "25 of 30 layers see a window, 25 of them keep 1,040 tokens"
+    assert windows_words([kv, kv], [plan, plan]) == "50 of 60 layers see a window, 50 of them keep 1,040 tokens"
+    assert windows_words([kv], [None]) == "25 of 30 layers see a window, and keep all tokens"
+    assert windows_words([uniform([None] * 3, 4, 2, 64, 1.0)], [None]) == ""

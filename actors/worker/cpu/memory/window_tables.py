@@ -11,6 +11,7 @@ first is `strides[table] * b`, and a head's rows begin with the head's own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -78,15 +79,17 @@ class TabledAttention:
 
     def __init__(self, kv: TabledKV, spans: Sequence[Sequence[Span]]) -> None:
         """`spans` of each table: they differ in their blocks alone."""
-        make = AlignedAttention if kv.aligned else StepAttention
-        self.table_of = kv.table_of
-        self.parts: list[AnyAttention] = [
-            make(own, some, own.spec.layers) for own, some in zip(kv.tables, spans, strict=True)
-        ]
+        self.spans, self.table_of, self._tables = spans, kv.table_of, kv.tables
+        self._make = AlignedAttention if kv.aligned else StepAttention
+
+    @cached_property
+    def parts(self) -> list[AnyAttention]:
+        """Of each table. A model that computes rows in groups has none made for the whole step."""
+        return [self._make(own, some, own.spec.layers) for own, some in zip(self._tables, self.spans, strict=True)]
 
     def advance(self) -> bool:
         """As StepAttention; of one that has not been advanced another is made."""
-        return all([part.advance() for part in self.parts])
+        return "parts" in self.__dict__ and all([part.advance() for part in self.parts])
 
     def __call__(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
         """As StepAttention."""

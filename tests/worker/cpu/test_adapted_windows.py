@@ -1,4 +1,6 @@
-"""Block tables whose layers' heads differ, over one memory: attention, and texts of Gemma 4 and MiMo-V2."""
+"""Block tables of models by layers of transformers: those whose layers' heads differ, over one memory (attention, and
+texts of Gemma 4 and MiMo-V2), and those that compute rows apart from one another.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import torch
 from actorserve.actors.model.memory.kv import KV_TYPES, KVSpec, LayerAttention
 from actorserve.actors.model.memory.windows import WindowPlan, plan_windows
 from actorserve.actors.options.config import make_config
+from actorserve.actors.worker.adapter.model import Tier
 from actorserve.actors.worker.cpu.batch import BatchInputs, prepare_inputs
 from actorserve.actors.worker.cpu.layers import native
 from actorserve.actors.worker.cpu.memory.kv_memory import plan_memory
@@ -35,6 +38,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma 4 26B-A4B": ("gemma4_text", {**GEMMA4_26B, **NARROW}),
     "Gemma 4 E2B": ("gemma4_text", {**GEMMA4_E2B, **NARROW}),
     "MiMo-V2": ("mimo_v2_flash", {}),
+}
+STATES: dict[str, dict[str, Any]] = {  # fields of their configs
+    "recurrent_gemma": {"num_hidden_layers": 6},
+    "lfm3": {},
+    "minimax": {"sliding_window": 8},
 }
 
 
@@ -121,6 +129,21 @@ def test_attention_is_that_over_one_table(kind: str, kept: str) -> None:
         for one, other in zip(ours, theirs, strict=True):
             assert torch.allclose(one, other, rtol=0, atol=1e-5)
         at = at + own
+
+
+@pytest.mark.parametrize("kernels", ["native", *slow("torch")], indirect=True)
+@pytest.mark.parametrize("name", ["lfm3", *slow("recurrent_gemma", "minimax")])
+def test_text_of_rows_with_states_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    """Layers that see a window beside others that have states, a row at a time where prompts are computed."""
+    write_tiny(name, tmp_path, **STATES[name])
+    theirs = reference(tmp_path)
+    model, config = load(tmp_path, model_impl="transformers", device="cpu")
+    plan = plan_memory(config, model, MAX_TOKENS, 0)
+    assert model.tier is Tier.ROWS and plan.windows is not None and plan.row_bytes
+    bench = TorchBench(model, config, num_blocks=plan.sequence_blocks)
+    run_crowd(bench, 3, lambda prompt, drawn: greedy(theirs, prompt, drawn))
+    assert bench.scheduler.prefix.hits + bench.scheduler.hits > 0
+    assert bench.scheduler.preemptions + bench.scheduler.planner.memory.preemptions > 0
 
 
 @pytest.mark.parametrize("kernels", ["native", *slow("torch")], indirect=True)
