@@ -50,6 +50,7 @@ from ..openai.schemas import (
 )
 from ..openai.tokenization import MOST_TEXTS, DetokenizeRequest, TokenizeRequest
 from ..settings import Settings
+from ..sglang.schemas import SglangGenerateRequest
 
 Schema = dict[str, Any]
 REF = "#/components/schemas/{name}"
@@ -103,7 +104,7 @@ def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, S
             number = ranges.get(name, {}) if branch.get("type") in ("integer", "number") else {}
             branch.update(number | limits.get(name, {}).get(branch.get("type"), {}))
         built = (
-            (name in OF_COMPLETIONS and kind is CompletionRequest)
+            (name in OF_COMPLETIONS and kind in (CompletionRequest, SglangGenerateRequest))
             or (name in OF_MESSAGES and issubclass(kind, CountRequest))
             or (name in OF_RESPONSES and kind is ResponsesRequest)
             or (name in FUNCTIONS and issubclass(kind, ChatRequest))
