@@ -35,6 +35,7 @@ UNSUPPORTED = frozenset(
     "idn-email idn-hostname iri iri-reference json-pointer regex relative-json-pointer".split()
     + ["uri-reference", "uri-template"]
 )
+ALTERNATIVES = re.compile(r"\^([\w-]+|\([\w-]+(\|[\w-]+)*\))\$")  # a pattern of names that are written out
 LEFT_OUT = "x-pattern"  # in the place of a pattern that is not enforced; the keyword means nothing
 SUPPORTED = frozenset("date date-time duration email hostname ipv4 ipv6 time uri uuid".split())
 
@@ -121,6 +122,7 @@ class _Reader:
             return value
         made = {key: self._keyword(key, item, depth) for key, item in value.items() if not self._is_remark(key, item)}
         self._leave_out_pattern(made)
+        _join_names(made)
         self._leave_out_names(made)
         if made.keys() & NAMES and not made.keys() & OTHERS and (self.closed or self._may_close(made)):
             made["additionalProperties"] = False
@@ -185,6 +187,21 @@ class _Reader:
         values = [one for one in (others, *(named.pop(pattern) for pattern in left_out)) if one is not False]
         allowed: dict[str, Any] = {} if others is True else {"anyOf": values}
         schema["additionalProperties"] = bool(values) and allowed | {LEFT_OUT: ", ".join(left_out)}
+
+
+def _join_names(schema: dict[str, Any]) -> None:
+    """A pattern that fits names of `properties` alone says more of these: llguidance would let a comma begin another
+    name, and there is none.
+    """
+    patterns, named = schema.get("patternProperties"), schema.get("properties")
+    if not isinstance(patterns, dict) or not isinstance(named, dict):
+        return
+    for pattern in [one for one in patterns if ALTERNATIVES.fullmatch(one)]:
+        if (names := set(pattern[1:-1].strip("()").split("|"))) <= named.keys():
+            value = patterns.pop(pattern)
+            named.update({name: {"allOf": [named[name], value]} for name in names})
+    if not patterns:
+        del schema["patternProperties"]
 
 
 def _is_readable(pattern: str) -> bool:

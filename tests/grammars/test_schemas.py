@@ -222,3 +222,20 @@ def test_names_that_no_automaton_reads(others: dict[str, Any], taken: list[str],
     assert [accepts(of, loose, text) for text in taken] == [True] * len(taken)
     assert [accepts(of, loose, text) for text in refused] == [False] * len(refused)
     assert of.grammars.remarks == ["pattern ^(?!x)[a-z]+$"]
+
+
+@pytest.mark.parametrize("pattern", ["^a$", "^(a|b-1)$"])
+def test_a_pattern_of_named_properties_alone_says_more_of_them(pattern: str) -> None:
+    """No comma begins another name, which there is none of; of one name that is not there, it does."""
+    of, named = model("demo"), {"a": {"type": "integer"}, "b-1": {"type": "integer"}}
+    schema = {
+        **{"type": "object", "properties": named, "required": ["a"], "additionalProperties": False},
+        "patternProperties": {pattern: {"enum": [1, "b", 3]}},
+    }
+    grammar = of.grammar(json_schema=schema)
+    for seed in range(RUNS):
+        validate(answer(of, grammar, seed), schema)
+    texts = ('{"a":1}', '{"a":3,"b-1":1}', '{"a":2}', '{"a":"b"}', '{"b-1":1}')
+    assert [accepts(of, grammar, text) for text in texts] == [True, True, False, False, False]
+    other = of.grammar(json_schema={**schema, "patternProperties": {"^(a|c)$": {"enum": [1, 3]}}})
+    assert accepts(of, other, '{"a":1,"c":3}')
