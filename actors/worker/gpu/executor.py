@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from actorserve.kernels.pages import ALONE, ByHead, Pages, Scoring
+from actorserve.kernels.triton.attention.decode_launch import MOST_ROWS
 from actorserve.kernels.triton.attention.indexer import ChosenTokens
 from actorserve.kernels.triton.attention.paged_decode import paged_decode
 from actorserve.kernels.triton.attention.paged_prefill import paged_prefill
@@ -96,10 +98,11 @@ def _attend_chosen(q: Tensor, pools: Pools, batch: GpuBatch, chosen: ChosenToken
     rank = pools.values.shape[3]
     keys = pools.keys.view(-1, ALONE, 1, pools.keys.shape[3])
     out = torch.empty(*q.shape[:2], rank, dtype=q.dtype, device=q.device)
-    parts = (slice(batch.decoding), batch.scratch), (slice(batch.decoding, None), batch.chunk_scratch)
-    for some, scratch in parts:
-        pages = Pages(keys, keys[..., :rank], chosen.slots[some], chosen.counts[some])
-        paged_decode(q[some], pages, scoring, scratch, out[some])
+    decoding = batch.decoding
+    for begin, end in pairwise([0, decoding, *range(decoding + MOST_ROWS, len(q), MOST_ROWS), len(q)]):
+        pages = Pages(keys, keys[..., :rank], chosen.slots[begin:end], chosen.counts[begin:end])
+        scratch = batch.scratch if end <= decoding else batch.chunk_scratch
+        paged_decode(q[begin:end], pages, scoring, scratch, out[begin:end])
     return out
 
 

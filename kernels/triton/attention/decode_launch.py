@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 MOST_SPLITS = 128
+MOST_ROWS = (1 << 16) - 1  # of one launch, as CUDA has it
 ROOMY = 128 << 10  # bytes of shared memory of a program: 163 KB on an A100, 227 from Hopper on, 99 on 8.6, 8.9 and 12.0
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from ...pages import ByHead, Pages, Scoring, bytes_of, check, check_by_head, check_out, new_out, strides
 from ..quantised_kv import E4M3, scale_of
 from .decode_launch import (
+    MOST_ROWS,
     QUERIES,
     QUERIES_OF_A_PLACE,
     QUERIES_OF_LATENTS,
@@ -64,6 +65,8 @@ def paged_decode(
     out = new_out(queries, pages) if out is None else out
     check_out(out, queries, pages)
     rows, heads, _ = queries.shape
+    if rows > MOST_ROWS:
+        raise ValueError(f"{rows} rows, and a launch takes {MOST_ROWS}")
     if len(pages.lengths) != rows:
         raise ValueError(f"{len(pages.lengths)} lengths for {rows} rows of queries")
     splits = 1 if scratch is None else scratch.splits(out)

@@ -44,9 +44,12 @@ LATENTS = {  # DeepSeek's own
 }
 # All experts are chosen: which ones are, of 16 bits, hangs on the last bit.
 ALL_EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 4, "n_group": 2, "topk_group": 2}
+# Answers to the longest prompts do not see all tokens. Logits behind a prompt do, since of 16 bits they would hang on
+# the last bit of scores.
+CHOSEN = {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 96}
 CHUNKS = {**HEADS, "num_local_experts": 2, "num_experts_per_tok": 2}
 KINDS: dict[str, dict[str, int]] = {"llama3": HEADS, "qwen3": HEADS, "mistral": HEADS}
-KINDS |= {"deepseek_v3": LATENTS | ALL_EXPERTS, "llama4": CHUNKS}
+KINDS |= {"deepseek_v3": LATENTS | ALL_EXPERTS, "deepseek_v32": LATENTS | ALL_EXPERTS | CHOSEN, "llama4": CHUNKS}
 TRIED = ("qwen3", "deepseek_v3", "llama4") if TINY else (*KINDS,)  # in the interpreter each takes most of a minute
 HALVES = {"llama3": (torch.bfloat16, torch.float16)}  # of each of the others bfloat16 alone: kernels are compiled anew
 THREADS = 3  # of each kind's process, that compile

@@ -130,6 +130,9 @@ def test_outputs_scratch_starts_and_options_are_checked() -> None:
             paged_decode(q, pages, scoring, bad)
     with pytest.raises(ValueError, match="out"):
         paged_decode(q, pages, scoring, out=torch.empty(1, *q.shape[1:]))
+    many = pages._replace(blocks=pages.blocks[:1].expand(70000, -1), lengths=pages.lengths[:1].repeat(70000))
+    with pytest.raises(ValueError, match="70000 rows, and a launch takes 65535"):
+        paged_decode(q[:1].expand(70000, -1, -1), many, scoring)
     with pytest.raises(ValueError, match="2 lengths for 1 rows"):
         paged_decode(q[:1], pages, scoring)
     for by_head in (ByHead(sinks=torch.zeros(7)), ByHead(slopes=torch.zeros(8, dtype=torch.float16))):

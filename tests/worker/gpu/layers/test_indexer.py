@@ -18,6 +18,7 @@ from actorserve.actors.model.info import read_json, resolve_model
 from actorserve.actors.model.memory.kv_memory import plan_kv_memory
 from actorserve.actors.model.sharding import shard_shape
 from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.worker.gpu import executor
 from actorserve.actors.worker.gpu import load as gpu_load
 from actorserve.actors.worker.gpu.executor import GpuBatch, GpuBuilder
 from actorserve.actors.worker.gpu.layers.indexer import GpuIndexer, room_for_chosen
@@ -56,8 +57,9 @@ def test_where_no_text_is_longer_than_what_is_seen_nothing_is_chosen(checkpoints
 def test_layers_that_do_not_choose_see_what_another_has_chosen(
     checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And of many queries some are chosen for at a time."""
+    """And of many queries some are chosen for, and some attend, at a time."""
     monkeypatch.setattr(kernels, "SCORED", kernels.STEP * LENGTH)
+    monkeypatch.setattr(executor, "MOST_ROWS", 7)
     config = config_for(checkpoints("glm_moe_dsa"), block_size=16)
     model = load_model(Path(config.model))
     assert isinstance(model, VariedModel) and model.topk == 24

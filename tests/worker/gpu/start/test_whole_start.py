@@ -67,6 +67,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "qwen3": {"num_hidden_layers": 1},
     "qwen3_moe": {"num_hidden_layers": 1},
     "deepseek_v3": {"num_hidden_layers": 2},
+    "glm_moe_dsa": {"num_hidden_layers": 2, "index_topk": 12, "indexer_types": ["full", "shared"]},
     "llama4": {"num_hidden_layers": 2, "no_rope_layer_interval": 2, "attention_chunk_size": 64},
     "gemma3": {**TWO_LAYERS, "sliding_window": 64},
     "gemma3, windows": {**TWO_LAYERS, "sliding_window": 9},  # so short that less memory is needed
@@ -83,6 +84,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "latents, deterministic": ("deepseek_v3", {"deterministic": True}, GpuRunner),
     "latents, adapters": ("deepseek_v3", {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}, GpuRunner),
     "latents, drafts": ("deepseek_v3", {"speculative_config": NGRAM}, DraftingRunner),
+    "chosen": ("glm_moe_dsa", {}, GpuRunner),
+    "chosen, deterministic": ("glm_moe_dsa", {"deterministic": True}, GpuRunner),
     "chunks": ("llama4", {}, GpuRunner),
     "varied": ("gemma3", {}, GpuRunner),
     "varied, deterministic": ("gemma3", {"deterministic": True}, GpuRunner),
@@ -113,9 +116,10 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
 ROUNDED = "8-bit inputs"
 if not are_there():
     del SETTINGS[ROUNDED]
-VARIED = ("gemma3", "deepseek_v3", "llama4")
+VARIED = ("gemma3", "deepseek_v3", "glm_moe_dsa", "llama4")
 QUICK = (
     "latents",
+    "chosen",
     "chunks",
     "adapters",
     "drafts of heads",
