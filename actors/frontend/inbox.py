@@ -168,7 +168,7 @@ class FrontendInbox:
             choice.hidden_states = self._states.read(delta.ref)
         elif self._states is not None:  # of one token nothing is computed
             last = choice.prompt_tokens + choice.tokens - 2
-            choice.hidden_states = self._states.read_rows(delta.ref, last, min(1, choice.tokens - 1))
+            choice.hidden_states = self._states.read(delta.ref, last, min(1, choice.tokens - 1))
 
     def _resent(self, message: Resent) -> None:
         for ref in message.refs:

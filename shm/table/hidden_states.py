@@ -32,16 +32,3 @@ class HiddenStates(RequestedRows):
         store_fence()
         known = max(known, first + rows)
         self._words[word + CURSOR] = generation << 32 | known  # SYNC: vectors.cursor, pairs with read
-
-    def read_rows(self, ref: int, first: int, rows: int) -> tuple[int, int, bytes] | None:
-        """As `read`, of so many positions from one on."""
-        start = self._start(ref)
-        word = start // WORD_BYTES
-        cursor = self._words[word + CURSOR]  # SYNC: vectors.cursor
-        load_fence()
-        if cursor >> 32 != generation_of(ref):
-            return None
-        columns, rows = self._words[word + COLUMNS], max(0, min(rows, (cursor & LOW32) - first))
-        size = NUMBER_BYTES * columns
-        begin = start + CACHE_LINE + first * size
-        return rows, columns, self.map[begin : begin + rows * size]

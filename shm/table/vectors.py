@@ -56,16 +56,16 @@ class Vectors:
         store_fence()
         self._words[word + CURSOR] = generation_of(ref) << 32 | rows  # SYNC: vectors.cursor, pairs with read
 
-    def read(self, ref: int) -> tuple[int, int, bytes] | None:
-        """(rows, columns, float32 of all rows); None if they are not those of this use of the slot."""
+    def read(self, ref: int, first: int = 0, most: int = LOW32) -> tuple[int, int, bytes] | None:
+        """(rows, columns, float32 of `most` rows from `first` on); None if they are not of this use of the slot."""
         start = self._start(ref)
         word = start // WORD_BYTES
         cursor = self._words[word + CURSOR]  # SYNC: vectors.cursor
         load_fence()
         if cursor >> 32 != generation_of(ref):
             return None
-        rows, columns = cursor & LOW32, self._words[word + COLUMNS]
-        begin = start + CACHE_LINE
+        rows, columns = max(0, min(most, (cursor & LOW32) - first)), self._words[word + COLUMNS]
+        begin = start + CACHE_LINE + NUMBER_BYTES * first * columns
         return rows, columns, self.map[begin : begin + NUMBER_BYTES * rows * columns]
 
     def give_back(self, ref: int) -> None:

@@ -14,10 +14,9 @@ from typing import Any
 
 import aiohappyeyeballs
 import pytest
-from aiohttp import web
 
 from actorserve.actors.route import upstream
-from tests.support.routers import END, STREAM, asked_of, event, routed, stream
+from tests.support.routers import STREAM, asked_of, event, goes_on_from, routed
 
 # --- what looks find -------------------------------------------------------------------------------------------------
 
@@ -38,14 +37,8 @@ async def test_streams_of_a_replica_to_which_no_way_leads_go_on_elsewhere(
     monkeypatch.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", connected)
     async with routed(detection_limit=0.5) as made:
         gate = asyncio.Event()
-
-        async def stands_still(request: web.Request, body: bytes) -> web.StreamResponse:
-            if request.path == "/go_on":
-                return await stream(event("two", 6, 2, 6), END)(request, body)
-            return await stream(event("one", 3, 1, 5), gate=gate)(request, body)
-
         for replica in made.replicas:
-            replica.answer = stands_still
+            replica.answer = goes_on_from(event("one", 3, 1, 5), breaks=False, gate=gate)
         response = await made.session.post("/v1/completions", json={"prompt": "x", **STREAM})
         assert await response.content.readany() == b'data: "one"\n\n'
         first = asked_of(made).index(1)
@@ -102,14 +95,8 @@ async def test_a_stream_waits_for_open_files(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(upstream, "PAUSE_S", 0.01)
     async with routed(retries=1) as made:
         gate = asyncio.Event()
-
-        async def breaks_later(request: web.Request, body: bytes) -> web.StreamResponse:
-            if request.path == "/go_on":
-                return await stream(event("two", 6, 2, 6), END)(request, body)
-            return await stream(event("one", 3, 1, 5), gate=gate, breaks=True)(request, body)
-
         for replica in made.replicas:
-            replica.answer = breaks_later
+            replica.answer = goes_on_from(event("one", 3, 1, 5), gate=gate)
         response = await made.session.post("/v1/completions", json={"prompt": "x", **STREAM})
         assert await response.content.readany() == b'data: "one"\n\n'
         moves = made.router.metrics.moves.labels("no open files are left")

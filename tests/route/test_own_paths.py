@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from actorserve.actors.route import errors, server
-from tests.support.routers import END, STREAM, Routed, asked_of, event, routed, stream, stuck
+from tests.support.routers import END, STREAM, Routed, asked_of, event, goes_on_from, routed, stream, stuck
 
 
 async def test_it_says_who_is_there() -> None:
@@ -35,14 +35,8 @@ async def test_it_says_who_is_there() -> None:
 async def test_a_drained_replica_gets_nothing_and_may_give_away_what_it_has() -> None:
     async with routed() as made:
         gate = asyncio.Event()
-
-        async def begins(request: web.Request, body: bytes) -> web.StreamResponse:
-            if request.path == "/go_on":
-                return await stream(event("two", 6, 2, 6), END)(request, body)
-            return await stream(event("one", 3, 1, 5), gate=gate)(request, body)
-
         for replica in made.replicas:
-            replica.answer = begins
+            replica.answer = goes_on_from(event("one", 3, 1, 5), breaks=False, gate=gate)
         response = await made.session.post("/v1/completions", json={"prompt": "x", **STREAM})
         assert await response.content.readany() == b'data: "one"\n\n'
         first = made.replicas[asked_of(made).index(1)]

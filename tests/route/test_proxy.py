@@ -17,6 +17,7 @@ from tests.support.routers import (
     asked_of,
     breaks_off,
     event,
+    goes_on_from,
     held,
     routed,
     status,
@@ -135,17 +136,6 @@ async def test_a_stream_that_breaks_off_goes_on_elsewhere(rest: bytes) -> None:
         assert asked["choices"] == [{"characters": 3, "ended": False, "tokens": [5]}]
         assert (asked["path"], asked["begun"], asked["request_id"]) == ("/v1/completions", True, "named")
         assert json.loads(asked["body"])["prompt"] == "x"
-
-
-def goes_on_from(*pieces: bytes) -> Answer:
-    """Breaks off behind these; goes on with the rest."""
-
-    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
-        if request.path == "/go_on":
-            return await stream(event("two", 6, 2, 6), END)(request, body)
-        return await stream(*pieces, breaks=True)(request, body)
-
-    return answer
 
 
 @pytest.mark.parametrize("told", [b"", event("one", 3, 1, 5), event("one", 3, 1, 5) + b":t b\n\n"])

@@ -145,6 +145,16 @@ def event(text: str, characters: int, tokens: int, *ids: int, ended: bool = Fals
 END = b"data: [DONE]\n\n:t e\n\n"
 
 
+def goes_on_from(*pieces: bytes, breaks: bool = True, gate: asyncio.Event | None = None) -> Answer:
+    """These, as `stream` has them; goes on with the rest."""
+    begun, rest = stream(*pieces, breaks=breaks, gate=gate), stream(event("two", 6, 2, 6), END)
+
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        return await (rest if request.path == "/go_on" else begun)(request, body)
+
+    return answer
+
+
 @dataclass
 class Routed:
     """A running router, its replicas, and a client."""

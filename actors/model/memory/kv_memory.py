@@ -97,7 +97,7 @@ def plan_kv_memory(
 
 def spare_blocks(config: Config) -> tuple[int, int]:
     """(rows, blocks of each) that blocks of drafts are made in, beside all that hold what was computed; such a block
-    may begin with the last token of one. None where drafts are made otherwise.
+    may begin with the last token of one. (0, 0) where drafts are made otherwise.
     """
     given = read_speculative(config)
     if not isinstance(given, DFlashOptions):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,9 +30,10 @@ OLD_NS = int((metrics.STALE_S + 1) * 1e9)
 class Scene:
     """All actors are READY, the scheduler knows its KV memory. They are all played by this process."""
 
-    def __init__(self) -> None:
-        config = make_config({"max_num_seqs": 4, "max_model_len": 256, "frontends": 2, "max_num_queued_reqs": 3})
-        self.memory = Memory(System(config, resolve_model(config)))
+    def __init__(self, models: int = 1, **options: Any) -> None:
+        config = make_config({"max_num_seqs": 4, "max_model_len": 256, "max_num_queued_reqs": 3, **options})
+        info = resolve_model(config)
+        self.memory = Memory(System(config, info, [info] * (models - 1)))
         self.board, self.system = self.memory.board, self.memory.system
         self.context = Context(self.memory.boot(self.system.by_name["frontend-0"]))
         self.writers = {
@@ -39,7 +41,8 @@ class Scene:
         }
         for writer in self.writers.values():
             writer.set_state(ActorState.READY)
-        self.writers["scheduler"].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 10)
+        for name in self.system.schedulers:
+            self.writers[name].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 10)
         self.figures = ServerMetrics(self.context)
 
     def set_word(self, name: str, word: int, value: int) -> None:
@@ -52,7 +55,7 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    made = Scene()
+    made = Scene(frontends=2)
     yield made
     made.context.close()
     made.memory.close()
@@ -172,29 +175,10 @@ def test_texts_are_served_while_what_looks_at_pictures_rests() -> None:
     assert (figures.not_ready(), figures.degraded()) == ([], ["media-0: starting"])
 
 
-class TwoModels(Scene):
-    """The first has one engine, the other two."""
-
-    def __init__(self) -> None:
-        also = ["org/other,data-parallel-size=2,max-num-seqs=8"]
-        config = make_config({"max_num_seqs": 4, "max_model_len": 256, "max_num_queued_reqs": 3, "also": also})
-        info = resolve_model(config)
-        self.memory = Memory(System(config, info, [info]))
-        self.board, self.system = self.memory.board, self.memory.system
-        self.context = Context(self.memory.boot(self.system.by_name["frontend-0"]))
-        self.writers = {
-            actor.name: BoardWriter(self.board, actor.position, kept=actor.traits.kept) for actor in self.system.actors
-        }
-        for writer in self.writers.values():
-            writer.set_state(ActorState.READY)
-        for name in self.system.schedulers:
-            self.writers[name].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 10)
-        self.figures = ServerMetrics(self.context)
-
-
 @pytest.fixture
-def models() -> Iterator[TwoModels]:
-    made = TwoModels()
+def models() -> Iterator[Scene]:
+    """The first has one engine, the other two."""
+    made = Scene(2, also=["org/other,data-parallel-size=2,max-num-seqs=8"])
     yield made
     made.context.close()
     made.memory.close()
@@ -214,14 +198,14 @@ def models() -> Iterator[TwoModels]:
         (["frontend-0"], False),
     ],
 )
-def test_a_server_serves_while_one_of_its_models_is_whole(models: TwoModels, down: list[str], serves: bool) -> None:
+def test_a_server_serves_while_one_of_its_models_is_whole(models: Scene, down: list[str], serves: bool) -> None:
     for name in down:
         models.writers[name].set_state(ActorState.STARTING)
     troubles = [f"{actor.name}: starting" for actor in models.system.actors if actor.name in down]
     assert (models.figures.not_ready(), models.figures.degraded()) == (([], troubles) if serves else (troubles, []))
 
 
-def test_figures_name_their_model(models: TwoModels) -> None:
+def test_figures_name_their_model(models: Scene) -> None:
     for number, name in enumerate(models.system.schedulers, 1):
         models.writers[name].set_gauge(SchedulerGauge.RUNNING, number)
     text = b"".join(models.figures.metrics()[0]).decode()
@@ -232,13 +216,13 @@ def test_figures_name_their_model(models: TwoModels) -> None:
     assert f'model_name="{own},org/other"' in text, "what frontends count is of both"
 
 
-def test_a_queue_is_as_long_as_its_model_lets_it_be(models: TwoModels) -> None:
+def test_a_queue_is_as_long_as_its_model_lets_it_be(models: Scene) -> None:
     for name in ("scheduler@0", "scheduler@1"):
         models.writers[name].set_gauge(SchedulerGauge.RUNNING, 7)
     assert models.figures.degraded() == ["scheduler@0: its queue is full (7 sequences)"]
 
 
-def test_sglangs_names_have_the_labels_of_ours(models: TwoModels) -> None:
+def test_sglangs_names_have_the_labels_of_ours(models: Scene) -> None:
     """Its benchmark of batches adds up all lines that begin so, labels and all."""
     for number, name in enumerate(models.system.schedulers, 1):
         models.writers[name].set_gauge(SchedulerGauge.PROMPTED, 100 * number)
@@ -251,7 +235,7 @@ def test_sglangs_names_have_the_labels_of_ours(models: TwoModels) -> None:
         assert f"# TYPE sglang:{name}_total counter" in lines
 
 
-def test_llamacpps_names_are_of_all_engines_together(models: TwoModels) -> None:
+def test_llamacpps_names_are_of_all_engines_together(models: Scene) -> None:
     for number, name in enumerate(models.system.schedulers, 1):
         models.writers[name].set_gauge(SchedulerGauge.RUNNING, number)
         models.writers[name].set_gauge(SchedulerGauge.GENERATED, 20)

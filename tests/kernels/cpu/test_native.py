@@ -15,6 +15,7 @@ from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native import variants
 from actorserve.kernels.cpu.native.linear import (
     Grouped,
+    NativeLinear,
     Scales,
     bfloat16_linear,
     float_linear,
@@ -28,6 +29,15 @@ from tests.worker.driver import rounded_by_groups
 
 NAMES = [one.name for one in variants.variants(cpu_flags())]
 EMULATION = Path(__file__).with_name("matrix_instructions.h")
+
+
+def check_rows(library: native.Library, product: NativeLinear, x: torch.Tensor, expected: torch.Tensor) -> None:
+    """Whatever the number of threads, also where they are added to something."""
+    library.set_threads(len(x) % 3 + 1)
+    assert torch.equal(product(x), expected), len(x)
+    residual = x[:, :1].expand(-1, expected.shape[1]).clone()
+    product.add_to(residual, x)
+    assert torch.equal(residual, x[:, :1] + expected)
 
 
 def emulated() -> variants.Variant:
@@ -77,10 +87,7 @@ def test_int8_products_are_the_formula_whatever_the_rows(
         x = torch.randn(33, inputs, generator=generator)
         expected = int8_formula(x, weight, scales, bias)
         for rows in (*range(1, 10), 16, 33):
-            assert torch.equal(product(x[:rows]), expected[:rows]), (outputs, inputs, rows)
-            residual = x[:rows, :1].expand(-1, outputs).clone()
-            product.add_to(residual, x[:rows])
-            assert torch.equal(residual, x[:rows, :1] + expected[:rows])
+            check_rows(library, product, x[:rows], expected[:rows])
 
 
 @pytest.mark.parametrize("variant", NAMES)
@@ -99,11 +106,7 @@ def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
         alone = torch.cat([product(row[None]) for row in x])
         assert (alone - exact).abs().max() < 1e-6 * inputs
         for rows in (2, 3, 5, 16, 33, 48, 101):
-            library.set_threads(rows % 3 + 1)
-            assert torch.equal(product(x[:rows]), alone[:rows])
-            residual = x[:rows, :1].expand(-1, outputs).clone()
-            product.add_to(residual, x[:rows])
-            assert torch.equal(residual, x[:rows, :1] + alone[:rows])
+            check_rows(library, product, x[:rows], alone[:rows])
         narrow = float_linear(library, weight, None)(x.bfloat16())
         assert torch.equal(narrow, float_linear(library, weight, None)(x.bfloat16().float()).bfloat16())
 
@@ -142,11 +145,7 @@ def test_products_of_bfloat16_are_near_and_the_same_whatever_the_rows(
         alone = torch.cat([product(row[None]) for row in x])
         assert (alone - exact).abs().max() < 1e-6 * inputs
         for rows in (*range(2, 10), 16, 33, 257, 514, most):
-            library.set_threads(rows % 3 + 1)
-            assert torch.equal(product(x[:rows]), alone[:rows])
-            residual = x[:rows, :1].expand(-1, outputs).clone()
-            product.add_to(residual, x[:rows])
-            assert torch.equal(residual, x[:rows, :1] + alone[:rows])
+            check_rows(library, product, x[:rows], alone[:rows])
         x[1, 0], x[2, 2] = float("nan"), float("inf")
         assert product(x[:9]).isfinite().all(1).tolist() == [True, False, False, *6 * [True]]
 
@@ -238,11 +237,7 @@ def test_products_of_groups_are_the_formula_whatever_the_rows(
         alone = torch.cat([product(row[None]) for row in x])
         assert ((alone - exact).abs() <= 1e-5 * scale + 1e-6).all()
         for rows in (*range(2, 10), 33):
-            library.set_threads(rows % 3 + 1)
-            assert torch.equal(product(x[:rows]), alone[:rows])
-            residual = x[:rows, :1].expand(-1, outputs).clone()
-            product.add_to(residual, x[:rows])
-            assert torch.equal(residual, x[:rows, :1] + alone[:rows])
+            check_rows(library, product, x[:rows], alone[:rows])
         x[1, 0], x[2, 2] = float("nan"), float("inf")
         assert product(x[:4]).isnan().all(1).tolist() == [False, True, True, False]
 
@@ -275,11 +270,7 @@ def test_outputs_of_several_kinds_are_those_of_each(libraries: dict[str, native.
     assert whole is not None and torch.equal(whole, bias)
     alone = torch.cat([grouped_linear(library, run, None)(x) for run in runs], 1) + bias
     for rows in (1, 2, 8, 33):
-        library.set_threads(rows % 3 + 1)
-        assert torch.equal(product(x[:rows]), alone[:rows])
-        residual = x[:rows, :1].expand(-1, 178).clone()
-        product.add_to(residual, x[:rows])
-        assert torch.equal(residual, x[:rows, :1] + alone[:rows])
+        check_rows(library, product, x[:rows], alone[:rows])
 
 
 @pytest.mark.parametrize("variant", NAMES)

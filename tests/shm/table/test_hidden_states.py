@@ -42,12 +42,12 @@ def test_rows_come_in_parts_and_again() -> None:
 
 def test_some_rows_are_read_alone() -> None:
     own, _ = new_states()
-    assert own.read_rows(OLD, 0, 1) is None
+    assert own.read(OLD, 0, 1) is None
     own.write_rows(OLD, 0, 3, COLUMNS, rows(3))
     for first, count in ((2, 1), (0, 0), (1, 2)):
-        assert own.read_rows(OLD, first, count) == (count, COLUMNS, rows(3)[16 * first : 16 * (first + count)])
-    assert own.read_rows(OLD, 2, 5) == own.read_rows(OLD, 2, 1) and own.read_rows(OLD, 3, 1) == (0, COLUMNS, b"")
-    assert own.read_rows(NEW, 0, 1) is None
+        assert own.read(OLD, first, count) == (count, COLUMNS, rows(3)[16 * first : 16 * (first + count)])
+    assert own.read(OLD, 2, 5) == own.read(OLD, 2, 1) and own.read(OLD, 3, 1) == (0, COLUMNS, b"")
+    assert own.read(NEW, 0, 1) is None
 
 
 def test_what_does_not_fit_is_not_written() -> None:
