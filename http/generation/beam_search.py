@@ -29,7 +29,7 @@ MAX_WIDTH = USUAL_LOGPROBS // 2
 REFUSED = (
     *("stream", "stop", "prompt_logprobs", "response_format", "structured_outputs", "tools", "echo"),
     *("truncate_prompt_tokens", "thinking_token_budget", "return_token_ids", "repetition_detection", *OTHER_NAMES),
-    *("logprob_token_ids", "return_hidden_states"),
+    *("logprob_token_ids", "return_hidden_states", "return_prompt_token_ids"),
     *(name for name, parameter in sampling_parameters().items() if parameter.processes),
 )
 NOTHING: tuple[object, ...] = (None, False, [], {}, 0, "")

@@ -110,7 +110,7 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
     peer = peer_of(body.kv_transfer_params, settings.kv)
     params = parameters(body, settings.sampling_defaults, request_id, think, keep_special, adapter, plugins, peer)
     wants = _wanted(body, settings, named is not None)
-    needs_ids = wants.ids or wants.prompt_ids or wants.prompt_text
+    needs_ids = wants.ids or wants.prompt_ids or wants.each_prompt or wants.prompt_text
     rendering = _rendering(body, settings, adapter) | {"think": think, "thinking_budget": budget}
     made = parser if parsed else None
     names = plugin_names(body, settings.plugins)
@@ -151,6 +151,7 @@ def _wanted(body: ChatRequest, settings: Settings, forced: bool) -> AnswerOption
         as_ids=_names_ids(body, settings),
         ids=bool(body.return_token_ids) and not hides_thinking,
         prompt_ids=bool(body.return_token_ids),
+        each_prompt=bool(body.return_prompt_token_ids),
         prompt_logprobs=body.prompt_logprobs is not None,
         reasoning=body.include_reasoning is not False,
         echo=[final_text(body)] if body.echo else None,

@@ -32,7 +32,7 @@ class ChatAnswer(TextFormat):
         choices = [self._whole_choice(choice) for choice in job.choices]
         told = self._prompt(0)
         if len(job.choices) > len(job.params):  # several conversations: each choice tells of its own
-            choices = [choice | self._prompt(choice["index"] // len(job.params)) for choice in choices]
+            choices = [self._prompt(choice["index"] // len(job.params)) | choice for choice in choices]
             told = {"prompt_logprobs": None, "prompt_token_ids": None}
         head = self._answer.head(False)
         return {**head, "choices": choices, "usage": usage(job), **told, **self._answer.metrics(job)}
@@ -61,7 +61,10 @@ class ChatAnswer(TextFormat):
         message |= {"reasoning": reasoning, "reasoning_content": reasoning}
         if self._answer.wants.thinking_parts:
             message = with_thinking_parts(message) | {"reasoning": None, "reasoning_content": None}
-        body = {"index": choice.index, "message": message, "token_ids": None}
+        body: dict[str, Any] = {"index": choice.index, "message": message, "token_ids": None}
+        if self._answer.wants.each_prompt:
+            width = len(self._job.params)
+            body["prompt_token_ids"] = self._job.choices[choice.index // width * width].prompt_ids
         return {**body, **self._beside(news), **self._ends(choice), **last_state(choice)}
 
     def _id(self, choice: Choice, index: int, own: str | None) -> str:

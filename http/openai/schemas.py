@@ -146,6 +146,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     """POST /v1/chat/completions."""
 
     return_hidden_states: bool | None = None  # SGLang's: of the last token that was computed
+    return_prompt_token_ids: bool | None = None  # SGLang's: in each choice, and not streamed
     messages: msgspec.Raw
     max_tokens: Annotated[int | None, Range(NO_LIMIT)] = None
     max_completion_tokens: Annotated[int | None, Range(NO_LIMIT)] = None

@@ -38,6 +38,7 @@ class AnswerOptions:
     as_ids: bool = False  # tokens are named by their ids
     ids: bool = False  # of the answer's tokens; of a completion's prompt, too
     prompt_ids: bool = False  # of a chat's prompt
+    each_prompt: bool = False  # likewise, in each choice
     prompt_logprobs: bool = False
     reasoning: bool = True
     echo: list[str] | None = None  # of each prompt what stands before the answers: its text, or a chat's last message

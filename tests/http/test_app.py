@@ -303,6 +303,21 @@ async def test_each_conversation_has_its_own_prompt_told(served: Served, count: 
         assert body["prompt_token_ids"] is body["prompt_logprobs"] is None and "prompt_text" not in body
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_each_choice_tells_its_prompt_as_sglang_has_it(served: Served, count: int) -> None:
+    client, asked = await served.client(), {"return_prompt_token_ids": True, "n": 2}
+    client.send("POST", "/v1/chat/completions/batch", {"messages": [HI] * count, **asked})
+    job = await served.job()
+    for choice in job.choices:
+        choice.prompt_ids = [choice.index // 2, 8]
+    finish_all(job)
+    body = (await client.answer()).json
+    assert [one["prompt_token_ids"] for one in body["choices"]] == [[0, 8], [0, 8], [1, 8], [1, 8]][: 2 * count]
+    assert body["prompt_token_ids"] is None and body["choices"][0]["token_ids"] is None
+    refused = await served.ask("POST", "/v1/chat/completions", {"messages": HI, **asked, "stream": True})
+    assert refused.status == 400 and refused.error["param"] == "return_prompt_token_ids"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "body"), [("chat/completions", {"messages": HI}), ("completions", {"prompt": "hi"})])
 async def test_the_prompts_text(served: Served, path: str, body: dict[str, Any], stream: bool) -> None:

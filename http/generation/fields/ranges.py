@@ -72,6 +72,9 @@ def check_fields(
     _check_words(request, vocab_size)
     if most_logprobs is not None:
         _check_logprobs(request, vocab_size, most_logprobs)
+    if isinstance(request, ChatRequest) and request.return_prompt_token_ids and request.stream:
+        text = "return_prompt_token_ids does not go with stream: return_token_ids does."
+        raise bad_request(text, "return_prompt_token_ids")
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise bad_request("top_logprobs goes with logprobs: true.", "top_logprobs")
 
