@@ -33,7 +33,7 @@ from ..vision.step import Run
 from .buffers import Sizes, StepBuffers
 from .executor import GpuBatch, GpuModel
 from .given_rows import NUMBERS, GivenBuffer
-from .memory import is_out_of_memory, measure
+from .memory import NoRoom, is_out_of_memory, measure
 
 if TYPE_CHECKING:  # with transformers, which a model of texts alone does without
     from ..vision.rows import VisionRows
@@ -52,7 +52,7 @@ def pictures_bytes(config: Config, tower: int = TOWER_BYTES) -> int:
 
 def try_tower(config: Config, info: ModelInfo, vision: VisionRows | None, large: bool) -> int:
     """Encode a small picture or sound, or the largest of a request; bytes that are kept for such, if any may come.
-    ConfigError if it cannot be done."""
+    ConfigError if it cannot be done, NoRoom for want of memory."""
     if vision is None:
         return 0
     from ..vision.encoder import BadItem  # with transformers, as what follows
@@ -64,22 +64,22 @@ def try_tower(config: Config, info: ModelInfo, vision: VisionRows | None, large:
     try:
         peak, _ = measure(encoder.device, partial(encoder.try_out, trial.modality, trial.arrays))
     except BadItem as error:
-        raise _refused(info, f"its encoder cannot compute {trial.words} on this GPU ({error})") from error
+        raise ConfigError(_refusal(info, f"its encoder cannot compute {trial.words} on this GPU ({error})")) from error
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         less = "--max-model-len" if AUDIO in info.media else "--max-media-pixels and --mm-processor-kwargs"
         room = f"takes more memory than this GPU has left ({less} bound it)"
-        raise _refused(info, f"{trial.words}, as one request may have it, {room}") from error
+        raise NoRoom(_refusal(info, f"{trial.words}, as one request may have it, {room}")) from error
     if large and trial.modality == IMAGE:  # what a film has more is computed after that
         encoder.most_numbers = trial.arrays["pixel_values"].size
     log.info("%s: the encoder takes %.2f GiB", trial.words, peak / 2**30)
     return pictures_bytes(config, peak)
 
 
-def _refused(info: ModelInfo, reason: str) -> ConfigError:
+def _refusal(info: ModelInfo, reason: str) -> str:
     texts = f"--limit-mm-per-prompt '{json.dumps(dict.fromkeys(info.media, 0))}' serves texts alone"
-    return ConfigError(f"model: {info.architecture}: {reason}. --device cpu serves it; {texts}")
+    return f"model: {info.architecture}: {reason}. --device cpu serves it; {texts}"
 
 
 def numbers_of(spec: VisionSpec) -> int:

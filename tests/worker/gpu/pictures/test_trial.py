@@ -16,6 +16,7 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.protocol.media import IMAGE
 from actorserve.actors.worker.gpu import pictures as gpu_pictures
+from actorserve.actors.worker.gpu.memory import NoRoom
 from actorserve.actors.worker.gpu.pictures import try_tower
 from actorserve.actors.worker.vision.trial import LARGE, make_trial
 from tests.support.gpu import pretended_device
@@ -130,5 +131,6 @@ def test_a_tower_that_fails_ends_the_start(
     encoder = pictures.vision.encoder
     monkeypatch.setattr(encoder, "_function", lambda name: (failing, {"pixel_values"}))
     monkeypatch.setattr(gpu_pictures, "measure", lambda device, run: (run(), 0))
-    with pytest.raises(ConfigError, match=f"^model: LlavaForConditionalGeneration: {words}"):
+    with pytest.raises(ConfigError, match=f"^model: LlavaForConditionalGeneration: {words}") as told:
         try_tower(*configured(folder), pictures.vision, large=False)
+    assert isinstance(told.value, NoRoom) == isinstance(error, torch.OutOfMemoryError)  # one that pools goes to the CPU
