@@ -17,6 +17,7 @@ from ..output.writer import NDJSON
 from ..route import Route
 from ..routes import ROUTES
 from ..settings import Settings
+from .dialect_requests import narrow_dialects
 from .requests import Book, Schema, make_book
 
 JSON, FORM = "application/json", "multipart/form-data"
@@ -28,6 +29,7 @@ def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
     routes = [route for route in routes if _is_listed(route, settings)]
     requests = dict.fromkeys(route.request for route in routes if route.request is not None)  # in the table's order
     book = make_book(_structs(routes), requests, settings)
+    narrow_dialects(book)
     components: Schema = {"schemas": book.schemas}
     paths: dict[str, Schema] = {}
     for route in routes:

@@ -147,3 +147,19 @@ class Ranking(Said):
     usage: RerankUsage
     meta: RerankMeta
     results: list[RerankResult]
+
+
+# --- of Text Embeddings Inference's API ------------------------------------------------------------------------------
+
+
+class TeiPrediction(Said):
+    score: float
+    label: str
+
+
+class TeiToken(Said):
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None

@@ -78,8 +78,8 @@ class Book:
         return dict(self.refs[kind])
 
     def of(self, kind: type) -> Schema:
-        """A struct's schema."""
-        return self.schemas[self.refs[kind]["$ref"].rpartition("/")[2]]
+        """A struct's schema, also of one that is a part of another."""
+        return self.schemas[kind.__name__]
 
 
 def make_book(structs: Iterable[type], requests: Iterable[type], settings: Settings) -> Book:
@@ -98,7 +98,7 @@ def make_book(structs: Iterable[type], requests: Iterable[type], settings: Setti
 
 def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, Schema]]) -> None:
     """The ranges of a struct's numbers, and the limits that go by a field's name; what sampling's parameters do."""
-    ranges = {name: _bounds(limit) for name, limit in ranges_of(kind).items()}
+    ranges = {name: bounds(limit) for name, limit in ranges_of(kind).items()}
     for name, schema in fields.items():
         for branch in schema.get("anyOf", (schema,)):
             number = ranges.get(name, {}) if branch.get("type") in ("integer", "number") else {}
@@ -115,18 +115,18 @@ def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, S
             schema["description"] = sampling_parameters()[name].about
 
 
-def _bounds(limit: Range) -> Schema:
+def bounds(limit: Range) -> Schema:
     return {"exclusiveMinimum" if limit.above else "minimum": limit.least, "maximum": limit.most}
 
 
-def _last_id(settings: Settings) -> int:
+def last_id(settings: Settings) -> int:
     """The largest token id that a model of the server knows."""
     return max(one.vocab_size for one in settings.all_models) - 1
 
 
 def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
     """field: JSON type: its bounds, of what is no number."""
-    ids = {"minimum": 0, "maximum": _last_id(settings)}
+    ids = {"minimum": 0, "maximum": last_id(settings)}
     limits: dict[str, dict[str, Schema]] = {"truncate_prompt_tokens": {"integer": {"not": {"const": 0}}}}
     for name, most in MAX_IDS.items():
         limits[name] = {"array": {"items": {"type": "integer", **ids}, "maxItems": most}}
@@ -235,7 +235,7 @@ def _structured_outputs() -> Schema:
 
 def _completion(schema: Schema, book: Book) -> None:
     fields = schema["properties"]
-    token = {"type": "integer", "minimum": 0, "maximum": _last_id(book.settings)}
+    token = {"type": "integer", "minimum": 0, "maximum": last_id(book.settings)}
     tokens = {"type": "array", "items": token, "minItems": 1}
     texts = {"type": "array", "items": {"type": "string"}, "minItems": 1}
     lists = {"type": "array", "items": tokens, "minItems": 1}
@@ -260,13 +260,13 @@ def _tokenize(schema: Schema, book: Book) -> None:
 
 
 def _detokenize(schema: Schema, book: Book) -> None:
-    token = {"type": "integer", "minimum": 0, "maximum": _last_id(book.settings)}
+    token = {"type": "integer", "minimum": 0, "maximum": last_id(book.settings)}
     lists = {"type": "array", "items": {"type": "array", "items": token}, "maxItems": MOST_TEXTS}
     schema["properties"]["tokens"] = {"anyOf": [{"type": "array", "items": token}, lists]}
 
 
 def _generate(schema: Schema, book: Book) -> None:
-    token = {"type": "integer", "minimum": 0, "maximum": _last_id(book.settings)}
+    token = {"type": "integer", "minimum": 0, "maximum": last_id(book.settings)}
     schema["properties"]["token_ids"] = {"type": "array", "items": token, "minItems": 1}
 
 

@@ -15,7 +15,7 @@ from ..openai.schemas import (
 )
 from ..openai.sessions import CloseSessionRequest, OpenSessionRequest
 from ..openai.tokenization import DetokenizeRequest, TokenizeRequest
-from ..openapi import answers, dialects, tei
+from ..openapi import answers, dialects, pooling
 from ..route import ASKS, CHAT, MODEL, TAKES_BODY, TEXT, Route
 
 COMPLETIONS: tuple[Route, ...] = (
@@ -187,7 +187,7 @@ COMPLETIONS: tuple[Route, ...] = (
         answers.TokenizeAnswer,
         TokenizeRequest,
         statuses=ASKS,
-        lists=list[tei.TeiToken],
+        lists=list[pooling.TeiToken],
     ),
     Route(
         "post",

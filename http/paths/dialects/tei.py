@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...openapi import tei, tgi
+from ...openapi import pooling, tgi
 from ...route import ASKS, MODEL, TAKES_BODY, Route
 from ...tei.schemas import (
     TeiDecodeRequest,
@@ -41,7 +41,7 @@ TEI: tuple[Route, ...] = (
         "/predict",
         "tei.predict",
         "Labels of a text, of a pair of texts, or of several of them",
-        list[tei.TeiPrediction],
+        list[pooling.TeiPrediction],
         TeiPredictRequest,
         statuses=ASKS,
         error=tgi.TgiError,
