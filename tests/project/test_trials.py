@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import runpy
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,3 +84,20 @@ def test_clients_hold_a_session(tmp_path: Path) -> None:
     if "No matching distribution" in done.stderr or "Could not find a version" in done.stderr:
         pytest.skip("no package index")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "state"),
+    [
+        ({"passed": 2, "skipped": 1}, "yes"),
+        ({"skipped": 1}, "skipped"),
+        ({"passed": 1, "failed": 1}, "broken"),
+        ({}, "broken"),
+    ],
+)
+def test_a_row_is_what_its_test_is(told: dict[str, int], state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is skipped, as without ray, is none that is broken."""
+    monkeypatch.setattr(sys, "path", [str(TRIAL.parent), *sys.path])
+    rows: Any = importlib.import_module("trials.rows")
+    test = "tests/server/parallel/test_ray.py::test_a_node_is_lost_in_mid_stream"
+    assert rows._judge(["Ray", "yes", "by it", f"`{test}`"], [], {test: Counter(told)})[0] == state

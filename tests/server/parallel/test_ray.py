@@ -23,7 +23,6 @@ from tests.support.server import Server
 from tests.support.streams.elsewhere import STREAMS, all_answers, read
 
 pytestmark = pytest.mark.slow
-cluster_utils = pytest.importorskip("ray.cluster_utils")
 WAIT_S = 120.0
 SECRET = {"ACTORSERVE_ENGINE_SECRET": "this is what both know"}
 FAST = {"health_check_period_ms": 500, "health_check_failure_threshold": 3, "health_check_initial_delay_ms": 0}
@@ -32,7 +31,9 @@ FAST = {"health_check_period_ms": 500, "health_check_failure_threshold": 3, "hea
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head that computes nothing, and three nodes with room for an engine each."""
-    made = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": FAST})
+    made = pytest.importorskip("ray.cluster_utils").Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": FAST}
+    )
     for _ in range(3):
         made.add_node(num_cpus=1)
     engines: list[psutil.Process] = []
