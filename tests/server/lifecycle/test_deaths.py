@@ -36,8 +36,8 @@ def body(number: int) -> dict[str, Any]:
         how |= {"temperature": 1.6, "top_n_sigma": 1.1, "typical_p": 0.9}
     if number % 8 == 4:
         how |= {"dynatemp_range": 0.6, "xtc_probability": 0.5, "xtc_threshold": 0.05}
-    if number % 8 == 6:
-        how |= {"mirostat": 1 + number // 8 % 2, "mirostat_tau": 3, "mirostat_eta": 0.3}
+    if number in (6, 8):
+        how |= {"mirostat": number - 6 or 1, "mirostat_tau": 3, "mirostat_eta": 0.3}
     if number % 6 == 5:
         how |= {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "repeat_last_n": 16}
     if number % 6 == 3:
