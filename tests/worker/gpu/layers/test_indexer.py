@@ -29,6 +29,7 @@ from actorserve.actors.worker.models.weights import open_checkpoint
 from actorserve.kernels.triton.attention import indexer as kernels
 from actorserve.kernels.triton.attention.tiles import are_latents
 from actorserve.kernels.triton.step_inputs import StepInputs
+from tests.support.models.gguf.sparse import convert
 
 from ...cpu.test_latent import in_fp8
 from ...driver import LENGTH, Driver, Sequence, config_for, make_runner
@@ -81,6 +82,15 @@ def test_as_it_is_published(checkpoints: Folders, tmp_path: Path) -> None:
     assert own.queries.weight.dtype == own.weights.weight.dtype == torch.float32  # type: ignore[attr-defined]
     found = drawn(make_gpu_runner(config, model=model))
     assert found == Driver(make_runner(config_for(plain, block_size=16), rows=ROWS)).run(sequences())
+
+
+def test_a_gguf_file(checkpoints: Folders, tmp_path: Path) -> None:
+    source = checkpoints("glm_moe_dsa")
+    convert(source, path := tmp_path / "model.gguf", lambda name: "F32")
+    config = config_for(path, block_size=16)
+    model = gpu_load.load_model(config, resolve_model(config), DEVICE)
+    found = drawn(make_gpu_runner(config, model=model))
+    assert found == Driver(make_runner(config_for(source, block_size=16), rows=ROWS)).run(sequences())
 
 
 def test_whose_tokens_are() -> None:
