@@ -23,12 +23,13 @@ from ....model.vision.texts import KINDS, text_name
 from ....model.weights.weight_files import tensor_names
 from ....options.config import ConfigError
 from .bailing_v3 import BailingMoeV3ForCausalLM
-from .step3p5 import Step3p5ForCausalLM
+from .step3p5 import Step3p5
 
 log = logging.getLogger("worker")
 VERSION = f"transformers {transformers.__version__}"
 OURS: dict[str, Any] = {  # made of what transformers has, which lacks some of it
-    one.__name__: one for one in (BailingMoeV3ForCausalLM, Step3p5ForCausalLM)
+    "BailingMoeV3ForCausalLM": BailingMoeV3ForCausalLM,
+    "Step3p5ForCausalLM": Step3p5,
 }
 
 

@@ -21,8 +21,9 @@ WHOLE = "step3p7"
 IN_LAYERS = "mlp."  # what the whole model has under other names beside its parts themselves
 
 
-class Step3p5ForCausalLM(Step3p7PreTrainedModel, GenerationMixin):
-    """A model of texts."""
+class Step3p5(Step3p7PreTrainedModel, GenerationMixin):
+    """A model of texts. Its name is not that of the class beside the weights, whose tensors are called as they are
+    stored."""
 
     config_class = Step3p7TextConfig
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -64,4 +65,4 @@ def _names() -> list[Any]:
     return [one for one in known if all(IN_LAYERS in pattern for pattern in one.target_patterns)]
 
 
-register_checkpoint_conversion_mapping(Step3p5ForCausalLM.__name__, _names(), overwrite=True)
+register_checkpoint_conversion_mapping(Step3p5.__name__, _names(), overwrite=True)

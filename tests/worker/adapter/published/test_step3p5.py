@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.adapter import verify
@@ -114,6 +115,11 @@ def test_answers_in_a_crowd_are_those_of_generate(whole: Any, folder: Path) -> N
     rounds, preempted, cached, way = served(folder, SHORT, **tight(folder))
     assert rounds == [generated(whole, SHORT)] * 2
     assert preempted and cached and way == "flat"
+
+
+def test_the_class_beside_the_weights_has_names_of_its_own() -> None:
+    """Which is called as a checkpoint says, and may be trusted to read it."""
+    assert get_checkpoint_conversion_mapping(FIELDS["architectures"][0]) is None
 
 
 def test_experts_are_ours(folder: Path) -> None:
