@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from actorserve.http.generation.choice import Choice
+from actorserve.http.generation.choice import Choice, likelihood
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.times import JobTimes
 
@@ -124,14 +124,9 @@ def completions(
     """
     choices = job.choices
     if len(choices) > wanted:
-        choices = sorted(choices, key=_likelihood, reverse=True)[:wanted]
+        choices = sorted(choices, key=likelihood, reverse=True)[:wanted]
     made = {} if made is None else made
     return [_completion(choice, index, ranked, text, made) for index, choice in enumerate(choices)]
-
-
-def _likelihood(choice: Choice) -> float:
-    """By token."""
-    return sum(one.logprob for one in choice.logprobs) / max(1, len(choice.logprobs))
 
 
 def _completion(

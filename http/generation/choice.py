@@ -179,3 +179,8 @@ def further(one: int, other: int) -> int:
     pairs = zip(read_state(one), read_state(other), strict=True)
     characters, tokens, ended = (max(pair) for pair in pairs)
     return make_state(characters, tokens, bool(ended))
+
+
+def likelihood(choice: Choice) -> float:
+    """The mean logprob of the choice's tokens."""
+    return sum(one.logprob for one in choice.logprobs) / max(1, len(choice.logprobs))

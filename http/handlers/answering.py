@@ -58,6 +58,13 @@ NO_SLOT = 0  # in a connection's record: slots are kept by keys
 T = TypeVar("T")
 
 
+def model_for(request: web.Request, asked: str | None, settings: Settings) -> str:
+    """The name of the model that is asked for. 404 for one that is not there, or not for this key."""
+    model = check_model(asked, *settings.names)
+    check_model_of(request.get(ACCOUNT), model)
+    return model
+
+
 class Answering:
     """Answers checked requests."""
 
@@ -73,9 +80,7 @@ class Answering:
 
     def told_model(self, request: web.Request) -> str:
         """The model that a query asks of. 404 for one that is not there, or not for this key."""
-        model = check_model(request.query.get("model"), *self.settings.names)
-        check_model_of(request.get(ACCOUNT), model)
-        return model
+        return model_for(request, request.query.get("model"), self.settings)
 
     async def answer(
         self,

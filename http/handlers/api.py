@@ -9,14 +9,12 @@ from operator import attrgetter
 
 from aiohttp import web
 
-from ..accounts import check_model_of
 from ..anthropic.answers import count
 from ..anthropic.edits import edited
 from ..anthropic.requests import prompt_of
 from ..anthropic.schemas import CountRequest
 from ..cohere.about import endpoints, model_of
 from ..errors import bad_request
-from ..generation.fields.decoding import check_model
 from ..generation.fields.depth import check_depth
 from ..generation.fields.unsupported import read
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
@@ -30,6 +28,7 @@ from ..speech.prepare import sound_limit
 from ..transport.body import BodyBudget, check_length, read_body
 from ..transport.form import read_form_body
 from ..transport.json_response import json_response
+from .answering import model_for
 from .derendering import DerenderingApi
 from .dialects.cohere import CohereApi
 from .dialects.decisions import DecisionsApi
@@ -181,7 +180,7 @@ class Api:
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         body = read(CountRequest, await self._body_with_media(request))
-        self._check_model(request, body.model)
+        model_for(request, body.model, self.settings)
         tokens_of = partial(self._generator.tokens_of, prompt_of)
         body, edits = await edited(body, tokens_of)
         counted = None if edits is None else edits.left
@@ -202,10 +201,6 @@ class Api:
     async def generate(self, request: web.Request) -> web.StreamResponse:
         return await self._generator.generate(request, await self._body_to_generate(request))
 
-    def _check_model(self, request: web.Request, asked: str | None) -> None:
-        """404 for one that is not there, or not for this key."""
-        check_model_of(request.get(ACCOUNT), check_model(asked, *self.settings.names))
-
     # --- models -----------------------------------------------------------------------------------------
 
     async def models(self, request: web.Request) -> web.Response:
@@ -223,7 +218,7 @@ class Api:
     async def model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
         settings = next((one for one in self.settings.all_models if name in one.served), self.settings)
-        check_model_of(request.get(ACCOUNT), check_model(name, *settings.names))
+        model_for(request, name, settings)
         return json_response(await self._card(request, name, settings))
 
     async def _card(self, request: web.Request, name: str, settings: Settings) -> dict[str, object]:

@@ -10,16 +10,14 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from ..accounts import check_model_of
 from ..errors import ApiError, bad_request
 from ..generation.choice import Choice, PlainText
-from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.job import Job
 from ..generation.logprobs import LogprobLists
 from ..generation.prepare import PreparedRequest, ask_chat
 from ..generation.prompts import check_tokens
-from ..middleware.context import ACCOUNT, CLIENT, REQUEST_ID
+from ..middleware.context import CLIENT, REQUEST_ID
 from ..openai.chat import ChatAnswer
 from ..openai.completions import CompletionAnswer
 from ..openai.derendering import (
@@ -46,6 +44,7 @@ from ..openai.derendering import (
 from ..openai.schemas import GenerationFields
 from ..output.answer import Answer, AnswerOptions, counts
 from ..transport.json_response import json_response
+from .answering import model_for
 from .generate import Generator
 
 AT_ONCE = 2048  # tokens whose texts are asked for
@@ -62,7 +61,7 @@ class DerenderingApi:
         """POST /v1/chat/completions/derender."""
         body = read(DerenderChatRequest, await self._read_body(request))
         check_form(body, "generate_response")
-        model, given = self._model(request, body.model), body.chat_request
+        model, given = model_for(request, body.model, self._settings), body.chat_request
         asked = None if given is None else ask_chat(given, self._settings, request[REQUEST_ID], request[CLIENT])
         engine = body.generate_response or body.generate_chunk
         wants = self._wants(given, has_logprobs(engine), asked)
@@ -81,7 +80,7 @@ class DerenderingApi:
         """POST /v1/completions/derender."""
         body = read(DerenderCompletionRequest, await self._read_body(request))
         check_form(body, "generate_responses")
-        model, given = self._model(request, body.model), body.completion_request
+        model, given = model_for(request, body.model, self._settings), body.completion_request
         if body.generate_chunk is not None:
             return await self._text_chunk(body, body.generate_chunk, model)
         whole = body.generate_responses or []
@@ -242,12 +241,6 @@ class DerenderingApi:
         for start in range(0, len(named), AT_ONCE):
             texts += await self._engine.token_texts(named[start : start + AT_ONCE])
         return dict(zip(named, texts, strict=True))
-
-    def _model(self, request: web.Request, asked: str | None) -> str:
-        """Its name. 404 for one that is not there, or not for this key."""
-        model = check_model(asked, *self._settings.names)
-        check_model_of(request.get(ACCOUNT), model)
-        return model
 
     def _wants(
         self, body: GenerationFields | None, told_logprobs: bool, asked: PreparedRequest | None = None

@@ -9,17 +9,16 @@ from typing import Any
 
 from aiohttp import web
 
-from ..accounts import check_model_of
-from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.prepare import PreparedRequest, ask_chat, ask_completion
-from ..middleware.context import ACCOUNT, CLIENT, REQUEST_ID, name_request
+from ..middleware.context import CLIENT, REQUEST_ID, name_request
 from ..openai.rendering import (
     check_renders,
     rendered,
 )
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields
 from ..transport.json_response import json_response
+from .answering import model_for
 from .generate import Generator
 
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
@@ -50,7 +49,7 @@ class RenderingApi:
         """POST /v1/chat/completions/input_tokens: how many tokens its prompt has."""
         body = read(ChatRequest, await self._read_body(request))
         asked = ask_chat(body, self._settings, name_request(request, body.request_id), request[CLIENT])
-        self._model(request, body.model)
+        model_for(request, body.model, self._settings)
         tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
@@ -64,7 +63,7 @@ class RenderingApi:
         self, request: web.Request, body: GenerationFields, asked: PreparedRequest, kind: str, capped: bool = False
     ) -> list[dict[str, Any]]:
         """Of each prompt; several become requests of their own, which have ids of their own."""
-        self._model(request, body.model)
+        model_for(request, body.model, self._settings)
         own, several = f"{kind}{request[REQUEST_ID]}", len(asked.prompts) > 1
         made = []
         for index, prompt in enumerate(asked.prompts):
@@ -74,9 +73,3 @@ class RenderingApi:
             name = f"{own}-{index}" if several else own
             made.append(rendered(body, (tokens, offsets), name, self._settings, capped))
         return made
-
-    def _model(self, request: web.Request, asked: str | None) -> str:
-        """Its name. 404 for one that is not there, or not for this key."""
-        model = check_model(asked, *self._settings.names)
-        check_model_of(request.get(ACCOUNT), model)
-        return model

@@ -14,21 +14,19 @@ from aiohttp import web
 
 from actorserve.actors.protocol.topics.prompts import TextPrompt
 
-from ..accounts import check_model_of
 from ..errors import ApiError, bad_request
 from ..generation.choice import Choice
-from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.job import Job
 from ..generation.prepare import MAX_SEQUENCES, ask_completion
-from ..middleware.context import ACCOUNT, BODY, CLIENT, NOTED, RequestContext, name_request
+from ..middleware.context import BODY, CLIENT, NOTED, RequestContext, name_request
 from ..openai.schemas import CompletionRequest, GenerativeScoringRequest
 from ..output.answer import Answer, usage
 from ..pooling.prepare import check_generates
 from ..sglang.requests import joined_prompts, scoring_of
 from ..sglang.schemas import SglangScoringRequest
 from ..transport.json_response import json_response
-from .answering import release_behind
+from .answering import model_for, release_behind
 from .generate import Generator
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
@@ -76,8 +74,7 @@ class ScoringApi:
     async def _checked(self, request: web.Request, body: GenerativeScoringRequest) -> str:
         """The name of its model, whose adapter is there."""
         _check(body)
-        model = check_model(body.model, *self._generator.settings.names)
-        check_model_of(request.get(ACCOUNT), model)
+        model = model_for(request, body.model, self._generator.settings)
         await self._generator.engine.want_adapter(body.model)
         return model
 

@@ -9,15 +9,13 @@ from aiohttp import web
 
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt
 
-from ..accounts import check_model_of
 from ..errors import bad_request
-from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
-from ..middleware.context import ACCOUNT
 from ..openai.schemas import ChatRequest
 from ..openai.tokenization import MOST_TEXTS, DetokenizeRequest, TokenizeRequest
 from ..transport.json_response import json_response
+from .answering import model_for
 from .generate import Generator
 
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
@@ -34,7 +32,7 @@ class TokenizationApi:
     async def tokenize(self, request: web.Request) -> web.Response:
         """POST /tokenize. Of several texts, as SGLang has them, there are as many lists and counts."""
         body = read(TokenizeRequest, await self._read_conversation(request))
-        self._check_model(request, body.model)
+        model_for(request, body.model, self._settings)
         _check(body)
         told = bool(body.return_token_strs or body.text is not None)
         made = [await self._engine.tokenize(prompt, told) for prompt in self._prompts(body)]
@@ -73,7 +71,7 @@ class TokenizationApi:
     async def apply_template(self, request: web.Request) -> web.Response:
         """The text of a conversation's prompt: that of its tokens, special ones among them."""
         body = read(TokenizeRequest, await self._read_conversation(request))
-        self._check_model(request, body.model)
+        model_for(request, body.model, self._settings)
         tools_of(ChatRequest(messages=body.messages, tools=body.tools))
         tokens, _ = await self._engine.tokenize(self._conversation(body), False)
         return json_response({"prompt": await self._engine.detokenize(tokens)})
@@ -81,7 +79,7 @@ class TokenizationApi:
     async def detokenize(self, request: web.Request) -> web.Response:
         """POST /detokenize: the text of ids, or as SGLang has it those of lists of them."""
         body = read(DetokenizeRequest, await self._read_body(request))
-        self._check_model(request, body.model)
+        model_for(request, body.model, self._settings)
         skips = body.skip_special_tokens
         if skips is None:  # SGLang has this path below /v1 and leaves them out, vLLM has it without and keeps them
             skips = request.path.startswith("/v1/")
@@ -95,10 +93,6 @@ class TokenizationApi:
         """GET /tokenizer_info."""
         self._generator.told_model(request)
         return json_response(self._settings.tokenizer_info)
-
-    def _check_model(self, request: web.Request, asked: str | None) -> None:
-        """404 for one that is not there, or not for this key."""
-        check_model_of(request.get(ACCOUNT), check_model(asked, *self._settings.names))
 
 
 def _check(body: TokenizeRequest) -> None:

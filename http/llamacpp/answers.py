@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from actorserve.actors.protocol.messages import TokenLogprobs
@@ -16,7 +16,7 @@ from ..generation.logprobs import LOWEST
 from ..generation.times import JobTimes, PromptProgress
 from ..openai.schemas import GenerationFields
 from ..output.answer import Answer, encode
-from ..output.events import Content
+from ..output.events import text_of
 from ..output.timings import all_read, progress_of, timings_of
 from ..output.writer import AnswerFormat
 from .errors import body_of
@@ -78,7 +78,7 @@ class LlamaCompletion(AnswerFormat):
 
     def update(self, choice: Choice) -> bytes:
         news = self._take(choice)
-        self._has_line[choice.index] |= "\n" in _text(news.skipped)
+        self._has_line[choice.index] |= "\n" in text_of(news.skipped)
         events = []
         if news.pieces or news.ids or news.logprobs:
             part = self._part(choice, news, news.ids)
@@ -100,7 +100,7 @@ class LlamaCompletion(AnswerFormat):
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def _part(self, choice: Choice, news: ChoiceUpdate, ids: list[int]) -> Object:
-        text = _text(news.pieces)
+        text = text_of(news.pieces)
         self._has_line[choice.index] |= "\n" in text
         part: Object = {
             "index": choice.index,
@@ -182,10 +182,6 @@ def default_settings(defaults: dict[str, float]) -> Object:
     """What is so where a request says nothing: by the model's generation_config.json, or as it always is."""
     found: Object = {name: defaults.get(ours, default_of(ours)) for name, ours in SETTINGS.items()}
     return found | {"n_predict": int(defaults.get("max_new_tokens", -1)), "seed": DRAWN_ANEW}
-
-
-def _text(pieces: Iterable[object]) -> str:
-    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
 
 
 def _event(body: Object) -> bytes:

@@ -6,12 +6,12 @@ from typing import Any
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
-from ..generation.choice import Choice, ChoiceUpdate
+from ..generation.choice import Choice, ChoiceUpdate, likelihood
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import LogprobLists, joined
 from ..output.answer import Answer, TextFormat, encode, last_state, usage
-from ..output.events import Content, Piece
+from ..output.events import Content, text_of
 
 
 class CompletionAnswer(TextFormat):
@@ -43,7 +43,7 @@ class CompletionAnswer(TextFormat):
         chosen = []
         for first in range(0, len(self._job.choices), width):
             group = self._job.choices[first : first + width]
-            chosen += sorted(group, key=_likelihood, reverse=True)[:wanted]
+            chosen += sorted(group, key=likelihood, reverse=True)[:wanted]
         return chosen
 
     def _whole_choice(self, choice: Choice, index: int) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class CompletionAnswer(TextFormat):
         news = self._take(choice)
         prompt = choice.index // len(self._job.params)
         return {
-            **{"index": index, "text": self._echo(choice) + _text(news.pieces), "token_ids": None},
+            **{"index": index, "text": self._echo(choice) + text_of(news.pieces), "token_ids": None},
             **self._beside(choice, news, True),
             **self._ends(choice),
             **last_state(choice),
@@ -101,7 +101,7 @@ class CompletionAnswer(TextFormat):
     def part(self, choice: Choice, lists: LogprobLists) -> dict[str, Any]:
         """What is new as one event of a stream, which somebody else sends; `lists` go on from one to the next."""
         news, wants = self._take(choice), self._answer.wants
-        text = _text(news.pieces)
+        text = text_of(news.pieces)
         logprobs = lists.part(news.logprobs) if wants.logprobs else None
         if logprobs is None:
             lists.offset += len(text)
@@ -129,14 +129,5 @@ class CompletionAnswer(TextFormat):
         if not news:
             return b""
         ends = self._ends(choice) | last_state(choice) if news.ended else {"finish_reason": None}
-        whole = {"index": choice.index, "text": _text(news.pieces), **self._beside(choice, news, False), **ends}
+        whole = {"index": choice.index, "text": text_of(news.pieces), **self._beside(choice, news, False), **ends}
         return self._events.event(choice, encode(whole), ended=news.ended)
-
-
-def _text(pieces: list[Piece]) -> str:
-    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
-
-
-def _likelihood(choice: Choice) -> float:
-    """The mean logprob of the choice's tokens."""
-    return sum(one.logprob for one in choice.logprobs) / max(1, len(choice.logprobs))

@@ -156,6 +156,11 @@ class JoinedCalls:
                 yield Arguments(index, part.arguments)
 
 
+def text_of(pieces: Iterable[object]) -> str:
+    """That for the user."""
+    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
+
+
 def merged(pieces: Iterable[Piece]) -> list[Piece]:
     """The same pieces, neighbours of one kind joined."""
     result: list[Piece] = []

@@ -20,7 +20,7 @@ from ..openai.schemas import Object
 from ..openai.session_turns import TurnFormat
 from ..openai.sessions import Continued, Sessions
 from ..output.answer import DONE, SECOND, Answer, encode
-from ..output.events import Content, Piece
+from ..output.events import text_of
 from ..output.turns import Turns
 from ..output.writer import AnswerFormat
 from ..pooling.written import written
@@ -40,7 +40,7 @@ class ChoiceResult:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def add(self, news: ChoiceUpdate) -> None:
-        self.text += _text(news.skipped) + _text(news.pieces)
+        self.text += text_of(news.skipped) + text_of(news.pieces)
         self.ids += news.ids
         self.logprobs += news.passed + news.logprobs
 
@@ -213,10 +213,6 @@ class SglangTurn(TurnFormat):
 
     def ends(self) -> AsyncIterator[tuple[Choice, bytes]]:
         return self._long.ends()
-
-
-def _text(pieces: list[Piece]) -> str:
-    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
 
 
 def _event(body: Object) -> bytes:

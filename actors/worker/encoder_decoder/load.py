@@ -23,7 +23,7 @@ from ...model.memory.kv import KVSpec
 from ...model.quantization import NONE, QuantMethod
 from ...model.weights.places import some
 from ...options.config import Config, ConfigError
-from ..adapter.checkpoint.model_class import VERSION, code_of_others
+from ..adapter.checkpoint.model_class import VERSION, code_of_others, refused_model
 from ..adapter.hollow import hollow
 from ..adapter.hooks import Unfit, register
 from ..adapter.improve import improve
@@ -59,7 +59,7 @@ def load_encoder_decoder(config: Config, info: ModelInfo, device: torch.device) 
         try:
             kv, cross = describe(passes, found.verdict.way)
         except Unfit as error:
-            raise _refused(info, f"it {error}") from None
+            raise refused_model(info, f"it {error}") from None
         if found.verdict.improved:
             improve(model, dtype, method, apart=cross)
         if device.type != "cpu":
@@ -82,19 +82,21 @@ def try_encoder_decoder(config: Config, info: ModelInfo, device: torch.device) -
     transformers.utils.logging.set_verbosity_error()
     register()
     if read_json(Path(info.folder) / "config.json").get("quantization_config") is not None:
-        raise _refused(info, "quantised weights are not read for an encoder and a decoder; int8 is made at load")
+        raise refused_model(info, "quantised weights are not read for an encoder and a decoder; int8 is made at load")
     kind: Any = getattr(transformers, info.architecture, None)
     if kind is None:
-        raise _refused(info, f"{VERSION} has no class of this name")
-    with code_of_others(lambda reason: _refused(info, f"{VERSION} does not read its config.json ({reason})")):
+        raise refused_model(info, f"{VERSION} has no class of this name")
+    with code_of_others(lambda reason: refused_model(info, f"{VERSION} does not read its config.json ({reason})")):
         whole = AutoConfig.from_pretrained(info.folder, local_files_only=True)
-    with code_of_others(lambda reason: _refused(info, f"no small model of it can be made to try it on ({reason})")):
+    with code_of_others(
+        lambda reason: refused_model(info, f"no small model of it can be made to try it on ({reason})")
+    ):
         small = shrink(whole, TWIN_WORDS)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             twin = kind(small).float().eval()
     randomise(twin)
-    with code_of_others(lambda reason: _refused(info, f"a small model of it fails ({reason})")):
+    with code_of_others(lambda reason: refused_model(info, f"a small model of it fails ({reason})")):
         try:
             read = _reader(small, TWIN_WORDS)
             if device.type == "cpu":
@@ -102,7 +104,7 @@ def try_encoder_decoder(config: Config, info: ModelInfo, device: torch.device) -
             else:
                 verdict = verify_on(device, twin, read)
         except Unfit as error:
-            raise _refused(info, f"it {error}") from None
+            raise refused_model(info, f"it {error}") from None
     log.info(
         "%s by the layers of transformers %s, tried in %.1f s: %s",
         *(info.architecture, transformers.__version__, verdict.seconds, verdict.way.value),
@@ -117,7 +119,7 @@ def shape_on_gpu(info: ModelInfo, kv: KVSpec, config: Any) -> Architecture:
     try:
         return shape_of(kv, width_of(config), int(config.get_text_config(decoder=True).vocab_size))
     except Unfit as error:
-        raise _refused(info, f"it {error}") from None
+        raise refused_model(info, f"it {error}") from None
 
 
 def verify_on(device: torch.device, twin: PreTrainedModel, read: Reader) -> Verdict:
@@ -179,7 +181,3 @@ def _read(info: ModelInfo, found: Tried, dtype: torch.dtype) -> PreTrainedModel:
         raise ConfigError(f"model: the weights in {info.folder} do not fit its config.json: it lacks {some(missing)}")
     loaded: PreTrainedModel = model
     return loaded
-
-
-def _refused(info: ModelInfo, reason: str) -> ConfigError:
-    return ConfigError(f"model: {info.architecture} cannot be served: {reason} ({Path(info.folder) / 'config.json'})")

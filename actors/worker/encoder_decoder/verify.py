@@ -21,6 +21,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ...model.memory.kv import KVSpec, LayerAttention
 from ..adapter.hooks import NAME, Call, Unfit, as_scale, attending, use_attention
+from ..adapter.verify import compare, failure_words
 from ..memory import make_pools
 from .model import EncoderDecoder, RowInput, Way
 from .passes import EncoderDecoderPasses
@@ -30,7 +31,6 @@ READ, BEGUN, DECODED = (21, 8, 13), (3, 1, 2), 9
 BLOCK = 4  # on a CPU
 Reader = Callable[[int], Tensor]  # what row n's encoder reads
 MakeKV = Callable[[EncoderDecoder, int], AnyRowsKV]  # KV memory of so many blocks
-TOLERANCE = 2e-3  # of the logits' deviation
 
 
 class Verdict(NamedTuple):
@@ -148,9 +148,9 @@ def verify(model: PreTrainedModel, read: Reader, improve: Callable[..., None] | 
                     if improve is not None and improved:
                         improve(passes.model, apart=cross)
                     found = _Trial(EncoderDecoder(passes, kv, way, torch.float32), given, _host_kv, BLOCK).run(texts)
-                    _compare(expected, found)
+                    compare(expected, found)
                 except Exception as error:
-                    reasons[way] = _words(error)
+                    reasons[way] = failure_words(error)
                     continue
                 return Verdict(way, reasons, time.process_time() - begun, improved)
     raise Unfit(f"is not right in any way: {'; '.join(f'{way.name.lower()}: {why}' for way, why in reasons.items())}")
@@ -166,7 +166,7 @@ def verify_there(
         kv, _ = describe(own, way)
         whole: Any = own.model
         whole.to(device)
-        _compare(expected, _Trial(EncoderDecoder(own, kv, way, torch.float32), given, make_kv, block_size).run(texts))
+        compare(expected, _Trial(EncoderDecoder(own, kv, way, torch.float32), given, make_kv, block_size).run(texts))
 
 
 def _asked(model: PreTrainedModel, read: Reader) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -181,18 +181,6 @@ def _asked(model: PreTrainedModel, read: Reader) -> tuple[list[Tensor], list[Ten
 def _host_kv(model: EncoderDecoder, blocks: int) -> RowsKV:
     pools = make_pools(model.kv, blocks, BLOCK, model.dtype)
     return RowsKV(PagedKV(model.kv, pools, BLOCK), PagedKV(model.kv, pools, BLOCK))
-
-
-def _words(error: Exception) -> str:
-    first = (str(error).splitlines() or [""])[0]
-    return first if isinstance(error, Unfit) else f"{type(error).__name__}: {first}"
-
-
-def _compare(expected: list[Tensor], found: list[Tensor]) -> None:
-    for one, other in zip(expected, found, strict=True):
-        off = float((one - other).abs().max() / one.std())
-        if not off <= TOLERANCE:
-            raise Unfit(f"logits are off by {off:.2g} of their deviation")
 
 
 def _reference(model: Any, given: Tensor, text: Tensor) -> Tensor:

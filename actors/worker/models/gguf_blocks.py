@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .gguf_small import DECODERS as SMALL
+from .gguf_small import half
 
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice what they are
@@ -19,7 +20,7 @@ MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twic
 
 def q8_0(blocks: Tensor) -> Tensor:
     """d · q."""
-    return blocks[:, 2:].view(torch.int8) * _half(blocks, 0)
+    return blocks[:, 2:].view(torch.int8) * half(blocks, 0)
 
 
 def q8_0_parts(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,7 +30,7 @@ def q8_0_parts(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 def q4_0(blocks: Tensor) -> Tensor:
     """d · (q - 8)."""
-    return (nibbles(blocks[:, 2:]) - 8.0) * _half(blocks, 0)
+    return (nibbles(blocks[:, 2:]) - 8.0) * half(blocks, 0)
 
 
 def q4_0_parts(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,7 +40,7 @@ def q4_0_parts(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 def q4_1(blocks: Tensor) -> Tensor:
     """d · q + m."""
-    return q4_1_numbers(blocks) * _half(blocks, 0) + _half(blocks, 2)
+    return q4_1_numbers(blocks) * half(blocks, 0) + half(blocks, 2)
 
 
 def q4_1_numbers(blocks: Tensor) -> Tensor:
@@ -49,12 +50,12 @@ def q4_1_numbers(blocks: Tensor) -> Tensor:
 
 def q5_0(blocks: Tensor) -> Tensor:
     """d · (q - 16)."""
-    return (q5_numbers(blocks, 2) - 16.0) * _half(blocks, 0)
+    return (q5_numbers(blocks, 2) - 16.0) * half(blocks, 0)
 
 
 def q5_1(blocks: Tensor) -> Tensor:
     """d · q + m."""
-    return q5_numbers(blocks, 4) * _half(blocks, 0) + _half(blocks, 2)
+    return q5_numbers(blocks, 4) * half(blocks, 0) + half(blocks, 2)
 
 
 def q5_numbers(blocks: Tensor, at: int) -> Tensor:
@@ -125,12 +126,12 @@ def q6_k_parts(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q as uint8, d in float32 [blocks] and s as int8 [blocks, 16]."""
     low = nibbles(blocks[:, :128].reshape(-1, 64))  # of 128 numbers
     numbers = (low | _pairs_of_bits(blocks[:, 128:192]).view(low.shape) << 4).view(len(blocks), -1)
-    return numbers, _half(blocks, 208)[:, 0], blocks[:, 192:208].contiguous().view(torch.int8)
+    return numbers, half(blocks, 208)[:, 0], blocks[:, 192:208].contiguous().view(torch.int8)
 
 
 def iq4_nl(blocks: Tensor) -> Tensor:
     """d · v[q]."""
-    return iq4_values(blocks[:, 2:]) * _half(blocks, 0)
+    return iq4_values(blocks[:, 2:]) * half(blocks, 0)
 
 
 def iq4_values(packed: Tensor) -> Tensor:
@@ -176,11 +177,6 @@ DECODERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _half(blocks: Tensor, at: int) -> Tensor:
-    """The float16 at a byte, [blocks, 1]."""
-    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
-
-
 def halves(blocks: Tensor, at: int, count: int) -> Tensor:
     """So many from a byte on, in float16 [blocks, count]."""
     return blocks[:, at : at + 2 * count].contiguous().view(torch.float16)
@@ -212,7 +208,7 @@ def _shifts(like: Tensor, count: int, step: int) -> Tensor:
 def _scales_k(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """(d · s, m · t), both [blocks, 8]."""
     scales, least = _small_k(blocks)
-    return _half(blocks, 0) * scales, _half(blocks, 2) * least
+    return half(blocks, 0) * scales, half(blocks, 2) * least
 
 
 def _small_k(blocks: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ def iq2_xxs(blocks: Tensor) -> Tensor:
     """d/4 · (s + ½) · ±g: 32 numbers have four vectors of 8, then four times 7 bits of signs, and s in the last 4."""
     groups = blocks[:, 2:].reshape(len(blocks), 8, 8)
     word = _whole(groups[..., 4:], 4)[..., 0]
-    d = _half(blocks) * (0.5 + (word >> 28)) / 4
+    d = half(blocks) * (0.5 + (word >> 28)) / 4
     g = vectors("IQ2_XXS")[groups[..., :4].long()]
     return (d[..., None, None] * g * _even_signs(word)).flatten(1)
 
@@ -30,7 +30,7 @@ def iq2_xxs(blocks: Tensor) -> Tensor:
 def iq2_xs(blocks: Tensor) -> Tensor:
     """The same; 9 bits name a vector, 7 are its signs, and 16 numbers have an s."""
     words = _whole(blocks[:, 2:66], 2)
-    d = _half(blocks) * (0.5 + _halves(blocks[:, 66:])) / 4
+    d = half(blocks) * (0.5 + _halves(blocks[:, 66:])) / 4
     numbers = vectors("IQ2_XS")[words & 511] * _signs(_with_parity(words >> 9))
     return (d[..., None, None] * numbers.view(-1, 16, 2, 8)).flatten(1)
 
@@ -38,7 +38,7 @@ def iq2_xs(blocks: Tensor) -> Tensor:
 def iq2_s(blocks: Tensor) -> Tensor:
     """The same; 10 bits name a vector, the highest 2 of which stand apart, and 8 are its signs."""
     low, signs, high = blocks[:, 2:34].long(), blocks[:, 34:66].long(), _parts(blocks[:, 66:74], 4, 2)
-    d = _half(blocks) * (0.5 + _halves(blocks[:, 74:])) / 4
+    d = half(blocks) * (0.5 + _halves(blocks[:, 74:])) / 4
     numbers = vectors("IQ2_S")[low | (high << 8)] * _signs(signs)
     return (d[..., None, None] * numbers.view(-1, 16, 2, 8)).flatten(1)
 
@@ -46,7 +46,7 @@ def iq2_s(blocks: Tensor) -> Tensor:
 def iq3_xxs(blocks: Tensor) -> Tensor:
     """d/2 · (s + ½) · ±g, with vectors of 4; signs and s as in iq2_xxs."""
     word = _whole(blocks[:, 66:], 4)
-    d = _half(blocks) * (0.5 + (word >> 28)) / 2
+    d = half(blocks) * (0.5 + (word >> 28)) / 2
     g = vectors("IQ3_XXS")[blocks[:, 2:66].long()].view(-1, 8, 4, 8)
     return (d[..., None, None] * g * _even_signs(word)).flatten(1)
 
@@ -54,7 +54,7 @@ def iq3_xxs(blocks: Tensor) -> Tensor:
 def iq3_s(blocks: Tensor) -> Tensor:
     """d · (2s + 1) · ±g, with vectors of 4 of 9 bits, the highest of which stand apart; 32 numbers have an s."""
     names = blocks[:, 2:66].long() | (_parts(blocks[:, 66:74], 8, 1) << 8)
-    d = _half(blocks) * (1 + 2 * _halves(blocks[:, 106:]))
+    d = half(blocks) * (1 + 2 * _halves(blocks[:, 106:]))
     numbers = vectors("IQ3_S")[names].view(-1, 8, 4, 8) * _signs(blocks[:, 74:106].long()).view(-1, 8, 4, 8)
     return (d[..., None, None] * numbers).flatten(1)
 
@@ -63,7 +63,7 @@ def iq1_s(blocks: Tensor) -> Tensor:
     """d · (2s + 1) · (g ± ⅛): 32 numbers have four vectors of 11 bits, s, and which way they are moved."""
     word = _whole(blocks[:, 34:], 2)
     names = blocks[:, 2:34].long().view(-1, 8, 4) | ((word[..., None] >> torch.tensor([0, 3, 6, 9]) & 7) << 8)
-    d = _half(blocks) * (2 * (word >> 12 & 7) + 1)
+    d = half(blocks) * (2 * (word >> 12 & 7) + 1)
     moved = vectors("IQ1")[names] + DELTA * (1.0 - 2.0 * (word >> 15))[..., None, None]
     return (d[..., None, None] * moved).flatten(1)
 
@@ -86,18 +86,18 @@ def tq1_0(blocks: Tensor) -> Tensor:
         (part[:, None].long() * torch.tensor([3**power for power in range(count)])[:, None] & 255).flatten(1) * 3 >> 8
         for part, count in parts
     ]
-    return (torch.cat(digits, 1) - 1.0) * _half(blocks, 52)
+    return (torch.cat(digits, 1) - 1.0) * half(blocks, 52)
 
 
 def tq2_0(blocks: Tensor) -> Tensor:
     """d · (t - 1), with t of 2 bits: of 32 bytes the lowest of all, then the next, …"""
     halves = blocks[:, :64].reshape(-1, 2, 1, 32).long()
-    return ((halves >> torch.tensor([0, 2, 4, 6])[:, None] & 3) - 1.0).flatten(1) * _half(blocks, 64)
+    return ((halves >> torch.tensor([0, 2, 4, 6])[:, None] & 3) - 1.0).flatten(1) * half(blocks, 64)
 
 
 def q1_0(blocks: Tensor) -> Tensor:
     """±d, + where a bit is set."""
-    return (_parts(blocks[:, 2:], 8, 1) * 2 - 1.0) * _half(blocks)
+    return (_parts(blocks[:, 2:], 8, 1) * 2 - 1.0) * half(blocks)
 
 
 def nvfp4(blocks: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ DECODERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _half(blocks: Tensor, at: int = 0) -> Tensor:
+def half(blocks: Tensor, at: int = 0) -> Tensor:
     """The float16 at a byte, [blocks, 1]."""
     return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
 

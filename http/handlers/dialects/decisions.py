@@ -18,14 +18,12 @@ from aiohttp import web
 
 from actorserve.actors.protocol.topics.prompts import TextPrompt
 
-from ...accounts import check_model_of
 from ...errors import ApiError, bad_request
 from ...generation.choice import Choice
-from ...generation.fields.decoding import check_model
 from ...generation.fields.unsupported import read
 from ...generation.job import Job
 from ...generation.prepare import ask_chats
-from ...middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, name_request
+from ...middleware.context import CLIENT, NOTED, RequestContext, name_request
 from ...openai.decisions.questions import (
     Question,
     Reading,
@@ -47,6 +45,7 @@ from ...openai.schemas import ChatRequest, Object
 from ...openai.thinking import THINKING_SWITCHES
 from ...output.answer import Answer, usage
 from ...transport.json_response import json_response
+from ..answering import model_for
 from ..generate import Generator
 
 AT_ONCE = 32  # labels that renderers make tokens of
@@ -103,8 +102,7 @@ class DecisionsApi:
         self, request: web.Request, body: DecisionFields, questions: list[Question], messages: list[Object], about: str
     ) -> tuple[Job, list[Reading]]:
         _check_thinking(body.chat_template_kwargs or {})
-        model = check_model(body.model, *self._generator.settings.names)
-        check_model_of(request.get(ACCOUNT), model)
+        model = model_for(request, body.model, self._generator.settings)
         await self._generator.engine.want_adapter(body.model)
         await self._label(questions, body.seed)
         tokens = {one: token for one in self._tokens if (token := self._tokens[one]) is not None}

@@ -8,10 +8,8 @@ from dataclasses import replace
 from aiohttp import web
 from msgspec import structs
 
-from ...accounts import check_model_of
 from ...errors import ApiError, bad_request
 from ...generation.adapter import chat_request, with_names
-from ...generation.fields.decoding import check_model
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
@@ -38,7 +36,7 @@ from ...pooling.schemas import EmbeddingRequest
 from ...settings import printable
 from ...transport.body import check_length
 from ...transport.json_response import json_response
-from ..answering import seeded
+from ..answering import model_for, seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
@@ -91,13 +89,7 @@ class OllamaApi:
     async def _wanted(self, request: web.Request, model: str | None) -> str:
         """Whoever asks for nothing of it wants it to be loaded: an adapter of --lora-folder is."""
         await self._generator.want_adapter(request, model)
-        return self._model(request, model)
-
-    def _model(self, request: web.Request, asked: str | None) -> str:
-        """Its name. 404 for one that is not there, or not for this key."""
-        model = check_model(asked, *self._settings.names)
-        check_model_of(request.get(ACCOUNT), model)
-        return model
+        return model_for(request, model, self._settings)
 
     @property
     def _thinks(self) -> bool:
@@ -177,7 +169,7 @@ class OllamaApi:
 
     async def show(self, request: web.Request) -> web.Response:
         body = read(OllamaModel, await self._read_body(request))
-        name = self._model(request, model_of(body.model or body.name, self._settings.served))
+        name = model_for(request, model_of(body.model or body.name, self._settings.served), self._settings)
         return json_response(await about.show(self._settings, name))
 
     async def version(self, request: web.Request) -> web.Response:
@@ -190,7 +182,7 @@ class OllamaApi:
         if not asked:
             raise bad_request("model is missing.", "model")
         try:
-            self._model(request, asked)
+            model_for(request, asked, self._settings)
         except ApiError:
             raise _unmade(request) from None
         if body.stream is False:

@@ -10,14 +10,12 @@ from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.request import EMBED, TOKEN_EMBED
 from actorserve.actors.protocol.topics.prompts import TextPrompt
 
-from ...accounts import check_model_of
 from ...errors import ApiError, bad_request
 from ...generation.adapter import with_names
-from ...generation.fields.decoding import check_model
 from ...generation.fields.unsupported import read
 from ...generation.job import Job
 from ...generation.prompts import check_tokens
-from ...middleware.context import ACCOUNT, BODY, ERRORS
+from ...middleware.context import BODY, ERRORS
 from ...openapi.tgi import TgiError
 from ...pooling.answers import as_json
 from ...pooling.prepare import pooling_of, prompt_named
@@ -45,6 +43,7 @@ from ...tei.schemas import (
     TeiTokenizeRequest,
 )
 from ...transport.json_response import json_response
+from ..answering import model_for
 from ..generate import Generator
 from ..pooling import PoolingApi
 
@@ -134,7 +133,7 @@ class TeiApi:
         await self._read_body(request)  # which has a limit of its own
         request[ERRORS] = TgiError
         body = read(TeiTokenizeRequest, raw)
-        self._check_model(request, body.model)
+        model_for(request, body.model, self._settings)
         before, special = self._before(body), set(self._settings.special_tokens().values())
         told = []
         for text in [body.inputs] if isinstance(body.inputs, str) else body.inputs:
@@ -154,14 +153,10 @@ class TeiApi:
     async def decode(self, request: web.Request) -> web.Response:
         """POST /decode: the text of each list of ids."""
         body = read(TeiDecodeRequest, await self._read_body(request))
-        self._check_model(request, body.model)
+        model_for(request, body.model, self._settings)
         skips = body.skip_special_tokens is not False
         rows_ = [check_tokens(ids, "ids") for ids in ids_of(body)]
         try:
             return json_response([await self._engine.detokenize(ids, skips) if ids else "" for ids in rows_])
         except ApiError as error:
             raise with_names(error, {"tokens": "ids"}) from None
-
-    def _check_model(self, request: web.Request, asked: str | None) -> None:
-        """404 for one that is not there, or not for this key."""
-        check_model_of(request.get(ACCOUNT), check_model(asked, *self._settings.names))
