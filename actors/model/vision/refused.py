@@ -40,6 +40,7 @@ PUBLISHED_AGAIN = {  # under whole names, which do not tell what they are; what 
 # transformers has a class of their text part that reads their checkpoints: it alone is served
 TEXTS_BY_TRANSFORMERS = {
     f"Gemma3n{END}": "Gemma3nForCausalLM",
+    f"Gemma4Unified{END}": "Gemma4UnifiedForCausalLM",
     f"Qwen3_5{END}": "Qwen3_5ForCausalLM",
     f"Qwen3_5Moe{END}": "Qwen3_5MoeForCausalLM",
     f"Qwen4Exp{END}": "Qwen4ExpForCausalLM",

@@ -99,6 +99,7 @@ def test_a_class_that_is_not_in_the_table_of_decoders(tmp_path: Path) -> None:
 KINDS = {  # by config.json's model_type
     "cohere_compass": "CohereCompassForConditionalGeneration",
     "exaone4_5": "Exaone4_5_ForConditionalGeneration",
+    "gemma4_unified": "Gemma4UnifiedForConditionalGeneration",
     "hyperclovax_vision_v2": "HyperCLOVAXVisionV2ForConditionalGeneration",
     "kimi_k25": "Kimi_K25ForConditionalGeneration",
     "lfm2_vl": "Lfm2VlForConditionalGeneration",
