@@ -15,7 +15,7 @@ from tests.llm.pooling.test_pooling import TEXTS, make
 from tests.support.models.checkpoints import checkpoint
 from tests.support.models.embedders import encode
 from tests.support.models.greedy import assert_greedy, reference
-from tests.support.models.internlm2 import convert, write_adapters
+from tests.support.models.own_code.internlm2 import convert, write_adapters
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1, "dtype": "float32", "in_process": True}
 PROMPTS = [np.random.default_rng(seed).integers(3, 300, 20 + 17 * seed).tolist() for seed in range(3)]

@@ -27,10 +27,11 @@ from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.pipeline.link import Arriving
 from actorserve.actors.worker.pipeline.runner import EarlyStageRunner, make_stage_runner
 from tests.support.compiler import cache_with_kernels
-from tests.support.models import heads, internlm2
+from tests.support.models import heads
 from tests.support.models.checkpoints import KINDS as CHECKPOINTS
 from tests.support.models.checkpoints import VOCABULARY
 from tests.support.models.gguf.files import convert
+from tests.support.models.own_code import internlm2
 
 from ..cpu import test_ling as ling
 from ..driver import LENGTH, Driver, Sequence, config_for, make_runner

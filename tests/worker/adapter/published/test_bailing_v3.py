@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.adapter import verify
-from tests.support.models.bailing_v3 import FLASH, LAYERS, TINY, Reference, write
 from tests.support.models.census import prompts, served, tight
+from tests.support.models.own_code.bailing_v3 import FLASH, LAYERS, TINY, Reference, write
 
 from ..loaded import load, logits_of
 
