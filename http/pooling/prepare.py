@@ -170,6 +170,7 @@ def classification(body: PoolingFields, spec: PoolingSpec, task: str = CLASSIFY,
 def score_of(body: PoolingFields, spec: PoolingSpec) -> Pooling:
     """The score of two texts: a head's of both together, or a vector of each."""
     if not spec.head:
+        check_task(spec, EMBED)
         return Pooling(EMBED, 0, NORMALIZE, _is_whole(spec, EMBED))
     check_task(spec, CLASSIFY)
     if len(spec.labels) != 1:
