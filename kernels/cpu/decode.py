@@ -65,6 +65,17 @@ def pays(keys: Tensor) -> bool:
     return keys.dtype == torch.float32 and torch.get_num_threads() <= MOST_THREADS and prepare_numpy()
 
 
+def gather_blocks(blocks: Tensor, index: Tensor, out: Tensor) -> None:
+    """Those of `index`, of blocks [heads, blocks, numbers]. Of what does not lie side by side torch would copy all
+    first, so that packed heads are read one by one.
+    """
+    if blocks.is_contiguous():
+        torch.index_select(blocks, 1, index, out=out)
+        return
+    for own, target in zip(blocks, out, strict=True):
+        torch.index_select(own, 0, index, out=target)
+
+
 class NumpyKV:
     """The same KV memory as numpy's arrays, with room for scores and for blocks that are gathered."""
 
@@ -192,7 +203,7 @@ class Decoding:
             return memory[:, row.slot : row.slot + size]
         count, heads, width = len(row.blocks), self.kv.heads, blocks.shape[2] // self.kv.block_size
         target = self._gather[: count * blocks[:, 0].numel()].view(heads, count, -1)
-        torch.index_select(blocks, 1, row.blocks, out=target)
+        gather_blocks(blocks, row.blocks, target)
         return target.numpy().reshape(heads, -1, width)[:, row.offset : row.offset + size, : memory.shape[2]]
 
 

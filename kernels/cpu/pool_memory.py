@@ -24,7 +24,7 @@ from torch import Tensor
 
 from actorserve.actors.model.memory.kv import KV_TYPES, KVType
 
-from .decode import NumpyKV, pays
+from .decode import NumpyKV, gather_blocks, pays
 from .kv_formats import quantise, restore, width_of
 from .native.attention import Kept, NativePool
 from .native.library import Library
@@ -161,9 +161,9 @@ class PoolMemory:
             both = target.memory.view(2, *target.keys.shape)
             torch.index_select(self._joined[layer], 2, index, out=both)
             return
-        torch.index_select(self._blocks[0][layer], 1, index, out=target.keys)
+        gather_blocks(self._blocks[0][layer], index, target.keys)
         if not self.values_in_keys:
-            torch.index_select(self._blocks[1][layer], 1, index, out=target.values)
+            gather_blocks(self._blocks[1][layer], index, target.values)
 
     def read(self, layer: int, index: Tensor, target: Gathered, exact: Gathered) -> None:
         """The same as numbers: in `exact`, which is `target` where they are kept as what they are read as."""
@@ -173,7 +173,7 @@ class PoolMemory:
         if self.scales is None or self.formats is None:
             exact.memory.copy_(target.memory)
             return
-        scales = self.scales[layer].unflatten(2, (-1, self.block_size)).index_select(2, index).flatten(2)
+        scales = self.scales[layer].unflatten(2, (-1, self.block_size))[:, :, index].flatten(2)
         codes = (target.keys, target.values)
         for kept, part, of_part, own in zip(self.formats, codes, self.of_tokens(exact), scales, strict=True):
             restore(kept.name, part.view(*own.shape, -1), own, of_part)
