@@ -112,8 +112,8 @@ class Answering:
         check_model_of(request.get(ACCOUNT), model)
         start = await self.begin(request, job, partial(self.submit, request, job, answer, key, bool(body.stream)))
         noted.answer_id = answer.id
-        form = make(answer, job, start if key is not None else None)
         try:
+            form = make(answer, job, start if key is not None else None)
             if not body.stream:
                 await asyncio.shield(job.done)
                 await self._tell_prompts(job, answer)

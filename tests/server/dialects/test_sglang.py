@@ -13,6 +13,7 @@ from tests.server.api.test_tool_calls import QWEN
 from tests.server.dialects.conftest import LONG
 from tests.support.client import http_client
 from tests.support.server import Server
+from tests.support.until import until
 
 NONE = QWEN.scripts["none"]
 
@@ -163,3 +164,10 @@ def test_the_server(client: httpx.Client) -> None:
     assert state["memory_usage"]["token_capacity"] >= told["model"]["max_model_len"]
     assert state["avg_spec_accept_length"] is None
     assert client.post("/encode", json={"text": "a"}).status_code == 400
+
+
+def test_what_is_refused_when_it_has_begun_is_let_go_of(client: httpx.Client) -> None:
+    """Nobody would wait for its answer: it was counted as one that is being answered for as long as the server ran."""
+    answer = client.post("/generate", json={"text": ["a", "b"], "logprob_start_len": [0, 1]})
+    assert answer.status_code == 400 and "logprob_start_len" in answer.text
+    until(lambda: client.get("/load").json()["server_load"] == 0)
