@@ -32,6 +32,7 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.idempotency_keys import Kept, Key, Records
 from actorserve.http.generation.job import Engine, Heard, Job
 from actorserve.http.generation.times import JobTimes, PromptProgress
+from actorserve.http.metrics import Family
 from actorserve.shm.kv_map.pause import PauseWord
 from actorserve.shm.table.stamps import Stamps
 
@@ -311,6 +312,9 @@ class FrontendEngine(Engine):
 
     def metrics(self, accept: str = "") -> tuple[Iterable[bytes], str]:
         return self._metrics.metrics(accept)
+
+    def metric_families(self) -> Iterable[Family]:
+        return self._metrics.families()
 
     def page_figures(self) -> PageFigures:
         return self._page.figures()

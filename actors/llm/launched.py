@@ -38,7 +38,7 @@ CALLS = (
         "reset_mm_cache",
         "collective_rpc",
     ),
-    *("start_profile", "stop_profile", "update_weights"),
+    *("start_profile", "stop_profile", "update_weights", "get_metrics"),
 )
 _made = itertools.count()  # LLM objects of this script
 LENGTH = struct.Struct("<Q")

@@ -38,6 +38,7 @@ from .methods.administration import AdministrationMethods
 from .methods.beam_search import BeamSearchMethods
 from .methods.chats import ChatMethods
 from .methods.enqueued import EnqueuedMethods
+from .methods.metrics import MetricsMethods
 from .methods.pooling_models import PoolingMethods
 from .outputs import RequestOutput
 from .pooling import PooledPrompt, PooledPrompts
@@ -47,7 +48,7 @@ from .settings import make_settings, read_options
 from .streaming.engine_args import EngineArgs
 
 
-class LLM(EnqueuedMethods, ChatMethods, PoolingMethods, BeamSearchMethods, AdministrationMethods):
+class LLM(EnqueuedMethods, ChatMethods, PoolingMethods, BeamSearchMethods, AdministrationMethods, MetricsMethods):
     """One set of actors with one model. `options` are those of `actorserve launch`, by their names with underscores.
     `in_process`: the actors are objects of this process and take turns in one thread, so that a breakpoint stops all.
 

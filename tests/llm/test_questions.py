@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from actorserve import LLM, SamplingParams
+from actorserve import LLM, Counter, Gauge, Histogram, Metric, SamplingParams, Vector
+from tests.support.until import until
 
 
 @pytest.mark.parametrize("why", [KeyboardInterrupt, TimeoutError])
@@ -37,3 +38,32 @@ def test_what_its_caller_gives_up_is_given_up(
     assert ended.wait(60)
     (output,) = llm.generate("One and one is", SamplingParams(max_tokens=2), use_tqdm=False)
     assert output.finished
+
+
+def of(metrics: list[Metric], name: str, **labels: str) -> Metric:
+    """The one metric of this name whose labels have these among them."""
+    (found,) = (one for one in metrics if one.name == name and labels.items() <= one.labels.items())
+    return found
+
+
+def test_metrics_are_vllms_by_its_names(llm: LLM) -> None:
+    def read() -> tuple[int, int, int]:
+        metrics = llm.get_metrics()
+        written = of(metrics, "vllm:generation_tokens")
+        ended = of(metrics, "vllm:request_success", finished_reason="length")
+        counted = of(metrics, "vllm:request_generation_tokens")
+        assert isinstance(written, Counter) and isinstance(ended, Counter) and isinstance(counted, Histogram)
+        assert counted.buckets["+Inf"] == counted.count == max(counted.buckets.values())
+        assert isinstance(of(metrics, "vllm:kv_cache_usage_perc"), Gauge)
+        places = of(metrics, "vllm:spec_decode_num_accepted_tokens_per_pos")
+        assert isinstance(places, Vector) and "position" not in places.labels and set(places.values) == {0}
+        assert all(one.name.startswith("vllm:") for one in metrics)
+        return written.value, ended.value, counted.count
+
+    before = read()
+    llm.generate(["One and one is"] * 3, SamplingParams(max_tokens=4, ignore_eos=True), use_tqdm=False)
+    until(lambda: read() == (before[0] + 12, before[1] + 3, before[2] + 3))
+
+
+def test_workers_are_counted(llm: LLM) -> None:
+    assert llm.get_world_size() == llm.get_world_size(include_dp=False) == 1

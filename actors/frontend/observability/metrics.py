@@ -64,7 +64,7 @@ class ServerMetrics:
             for labels, actors in self._by_engine(kind)
             for spec in context.system.histogram_specs(kind)
         ]
-        self.metrics = Exporter(lambda: with_llama_names(with_sglang_names(self._families()))).parts
+        self.metrics = Exporter(lambda: with_llama_names(with_sglang_names(self.families()))).parts
 
     def _by_engine(self, kind: str) -> list[tuple[Labels, list[ActorSpec]]]:
         """(labels, actors) of a kind: of each engine, of each of several models, or of the server."""
@@ -178,7 +178,8 @@ class ServerMetrics:
     def _of_frontends(self, gauge: FrontendGauge) -> int:
         return sum(self._board.gauge(position, gauge) for position in self._frontends)
 
-    def _families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[Family]:
+        """All of this moment, by vLLM's names and this server's own."""
         yield from self._plain()
         yield from self._of_schedulers()
         if self._adapters is not None and self._adapters.enabled:

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
     from actorserve.actors.llm.link import EngineDead as EngineDead
     from actorserve.actors.llm.llm import LLM as LLM
     from actorserve.actors.llm.methods.beam_search import BeamSearchParams as BeamSearchParams
+    from actorserve.actors.llm.methods.metrics import Counter as Counter
+    from actorserve.actors.llm.methods.metrics import Gauge as Gauge
+    from actorserve.actors.llm.methods.metrics import Histogram as Histogram
+    from actorserve.actors.llm.methods.metrics import Metric as Metric
+    from actorserve.actors.llm.methods.metrics import Vector as Vector
     from actorserve.actors.llm.outputs import CompletionOutput as CompletionOutput
     from actorserve.actors.llm.outputs import PromptError as PromptError
     from actorserve.actors.llm.outputs import RequestOutput as RequestOutput
@@ -49,6 +54,7 @@ _HOMES = {  # loaded when they are asked for, so that the package itself is ligh
     "AsyncLLMEngine": "llm.streaming.async_llm",
     "BatchUpdate": "worker.plugins.interface",
     "BeamSearchParams": "llm.methods.beam_search",
+    **dict.fromkeys(("Counter", "Gauge", "Histogram", "Metric", "Vector"), "llm.methods.metrics"),
     "EngineArgs": "llm.streaming.engine_args",
     "LLMEngine": "llm.streaming.step_engine",
     "RequestOutputKind": "llm.sampling_params",
