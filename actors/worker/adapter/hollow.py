@@ -1,8 +1,9 @@
 """A model of full size without its weights: what its layers ask for can be seen, at no cost of memory or time.
 
-Every parameter is one zero that is shown as its whole shape (of whole numbers a one: something may be divided by them).
-Products give zeros of their width without being computed; all else is computed as it is, on the CPU, so that what
-depends on values (which experts are hit) works as well.
+Every parameter is one zero that is shown as its whole shape. Buffers of whole numbers, by which others are looked up or
+divided, are what the model's class sets them to, and 0 where it sets nothing; those of truths are true. Products give
+zeros of their width without being computed; all else is computed as it is, on the CPU, so that what depends on values
+(which experts are hit) works as well.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 
 def hollow(make: Any) -> nn.Module:
@@ -20,6 +22,7 @@ def hollow(make: Any) -> nn.Module:
     with torch.device("meta"):
         model: nn.Module = make()
     model.eval()
+    _count(model)
     parameters: dict[int, nn.Parameter] = {}  # by those on `meta`: modules that share one go on to
     for module in model.modules():
         shapes = _Shapes(module) if isinstance(module, nn.Linear) and _has_own_product(module) else None
@@ -27,7 +30,7 @@ def hollow(make: Any) -> nn.Module:
         for tensors in stores:
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.device.type == "meta":
-                    one = torch.full((), not tensor.is_floating_point(), dtype=tensor.dtype).expand(tensor.shape)
+                    one = torch.full((), tensor.dtype == torch.bool, dtype=tensor.dtype).expand(tensor.shape)
                     own = nn.Parameter(one, requires_grad=False)
                     tensors[name] = parameters.setdefault(id(tensor), own) if tensors is stores[0] else one
         if type(module).__name__.endswith("Experts") and "hidden_states" in signature(module.forward).parameters:
@@ -37,6 +40,23 @@ def hollow(make: Any) -> nn.Module:
         if shapes is not None:
             module.forward = shapes
     return model
+
+
+def _count(model: nn.Module) -> None:
+    """Set buffers of whole numbers, as they are set when a checkpoint is read that lacks them."""
+    models = (one for one in model.modules() if isinstance(one, PreTrainedModel))
+    owners = {part: one for one in models for part in one.modules()}  # the innermost, which comes last
+    for module, owner in owners.items():
+        counts = {
+            name: torch.zeros_like(tensor, device="cpu")
+            for name, tensor in module._buffers.items()
+            if tensor is not None and tensor.is_meta and not tensor.is_floating_point() and tensor.dtype != torch.bool
+        }
+        if counts:
+            stand_in = copy.copy(module)  # with all else on `meta`, where it costs nothing
+            stand_in._buffers = {**module._buffers, **counts}
+            owner._init_weights(stand_in)
+            module._buffers.update(counts)
 
 
 def _has_own_product(linear: nn.Linear) -> bool:

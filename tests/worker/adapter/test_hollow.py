@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import BertConfig, BertModel
 
 from actorserve.actors.worker.adapter.hollow import hollow
 
@@ -69,3 +70,12 @@ def test_what_tells_more_than_a_product_is_computed(
 ) -> None:
     found = hollow(kind)(torch.ones(ROWS, COLUMNS), *(torch.zeros(ROWS, width) for width in beside))
     assert [(part.device.type, tuple(part.shape)) for part in found] == [("cpu", (ROWS, width)) for width in widths]
+
+
+def test_whole_numbers_are_those_that_the_class_sets() -> None:
+    config = BertConfig(vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, type_vocab_size=1)
+    shell: Any = hollow(lambda: BertModel(config))
+    embeddings = shell.embeddings
+    assert not embeddings.token_type_ids.any(), "there is one type, 0"
+    assert torch.equal(embeddings.position_ids[0], torch.arange(config.max_position_embeddings))
+    assert shell(torch.ones(1, 2, dtype=torch.long)).last_hidden_state.shape == (1, 2, 4)
