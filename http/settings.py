@@ -156,8 +156,9 @@ class Tools(Protocol):
 class Catalog:
     """All models of the server, the first of which is MODEL."""
 
-    def __init__(self) -> None:
+    def __init__(self, unserved: Mapping[str, str] | None = None) -> None:
         self.models: list[Settings] = []
+        self.unserved = unserved or {}  # by name, those that cannot be, and why
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ OF_MODEL = ("max_model_len", "sampling_defaults", "vocab_size", "end_tokens", "p
 
 def settings_of(context: Context, engine: FrontendEngine) -> Settings:
     """Those of the first model; by its catalog there are all."""
-    catalog, created = Catalog(), int(time.time())
+    catalog, created = Catalog(context.config.unserved), int(time.time())
     for served in context.system.models:
         catalog.models.append(_settings(context, engine, served, catalog, created))
     return catalog.models[0]

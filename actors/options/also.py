@@ -17,7 +17,7 @@ from .names.given import named_values
 from .sources import value_of, warn
 
 OPTION = "--also"
-MOST = 15  # further models
+MOST = 63  # further models
 OWN = (  # of one model: others do not take them over
     *("served_model_name", "revision", "tokenizer", "tokenizer_mode", "skip_tokenizer_init", "trust_remote_code"),
     *("chat_template", "default_chat_template_kwargs", "chat_template_content_format", "escape_special_tokens"),
@@ -88,12 +88,30 @@ def _with(config: Config, model: str, values: dict[str, object]) -> Config:
     fields = option_fields()
     own = {name: default(fields[name]) for name in (*OWN, *OF_FIRST)}
     own["kv_cache_memory_fraction"] = default(fields["kv_cache_memory_fraction"]) / _at_once(config)
-    drafts = values.get("speculative_config")
-    if drafts is not None:
-        from .objects.speculative import canonical_drafts
+    return msgspec.structs.replace(config, **{**own, **_canonical(values), "model": model, "also": []})
 
-        values = {**values, "speculative_config": canonical_drafts(drafts)}
-    return msgspec.structs.replace(config, **{**own, **values, "model": model, "also": []})
+
+def _canonical(values: dict[str, object]) -> dict[str, object]:
+    drafts = values.get("speculative_config")
+    if drafts is None:
+        return values
+    from .objects.speculative import canonical_drafts
+
+    return {**values, "speculative_config": canonical_drafts(drafts)}
+
+
+def without(config: Config, unserved: dict[int, str]) -> Config:
+    """The options without the models of these numbers, which are told of with the reasons. Who was the first behind
+    MODEL is that where it is among them.
+    """
+    names = {model_configs(config)[number].served_names()[0]: why for number, why in unserved.items()}
+    further = [text for number, text in enumerate(config.also, 1) if number not in unserved]
+    kept = msgspec.structs.replace(config, also=further, models_found=config.models_found - len(names), unserved=names)
+    if 0 not in unserved:
+        return kept
+    model, values = read_also(further[0])
+    own = {name: default(option_fields()[name]) for name in OWN} | _canonical(values)
+    return msgspec.structs.replace(kept, **{**own, "model": model, "also": further[1:]})
 
 
 def loaded_at_start(config: Config) -> list[int]:
@@ -113,7 +131,8 @@ def check_also(config: Config) -> None:
     if not config.also:
         return
     if len(config.also) > MOST:
-        raise ConfigError(f"{OPTION}: at most {MOST} further models are served, not {len(config.also)}")
+        where = "--models-dir and --models-preset" if config.models_found else OPTION
+        raise ConfigError(f"{where}: at most {MOST + 1} models are served, not {len(config.also) + 1}")
     fields = option_fields()
     if refused := [name for name in MANY if getattr(config, name) != default(fields[name])]:
         raise ConfigError(f"{flag(refused[0])}: not with {OPTION}, for servers of one model only")

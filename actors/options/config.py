@@ -41,6 +41,8 @@ class Config(ProcessOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The options of `actorserve launch`: the field `max_num_seqs` is `--max-num-seqs`, its description the help."""
 
     keys_of_file: int = 0  # no option: how many of api_key, its last ones, are those of --api-key-file
+    models_found: int = 0  # nor this: how many of MODEL and `also`, their last ones, are of --models-dir or its preset
+    unserved: dict[str, str] = {}  # nor this: by name, those of them that cannot be served, and why
 
     def served_names(self) -> list[str]:
         """The names under which requests may ask for the model; the first is the one in answers."""

@@ -22,7 +22,7 @@ from .parser import nearest
 NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?) ?(?:([kKmMgGtT])([iI]?))?[bB]?")
 POWERS = "kmgt"
 NO_INTEGER = "not a whole number, such as 4096, 4k (4000), 4K or 4Ki (4096)"
-COUNTED = "keys_of_file"  # the field that is no option
+NO_OPTIONS = ("keys_of_file", "models_found", "unserved")  # the fields that are none
 SECRETS = ("api_key", "admin_api_key")  # messages are seen: they do not say these
 LEFT_OUT: dict[str, tuple[str, ...]] = {  # values of options that others have by default, where nothing is named
     **{name: tuple(one for one in values if one != "0") for name, values in AUTOMATIC.items()},
@@ -73,7 +73,7 @@ def option_fields() -> Mapping[str, inspect.Field]:
     """All options by name, in their order."""
     info = inspect.type_info(Config)
     assert isinstance(info, inspect.StructType)
-    return {field.name: field for field in info.fields if field.name != COUNTED}
+    return {field.name: field for field in info.fields if field.name not in NO_OPTIONS}
 
 
 def flag(name: str) -> str:

@@ -170,6 +170,8 @@ def _introduce(output: Output, place: str, system: System, connections: int) -> 
     for one in system.models if config.steward is None else ():
         if one.writes and not find_templates(one.config, one.info) and not one.config.skip_tokenizer_init:
             output.say(f"{one.name}: {NO_TEMPLATE}" if one.index else NO_TEMPLATE, "warning")
+    for name, why in config.unserved.items():
+        output.say(f"{name} is not served: {why}", "warning")
     if connections < config.max_connections:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         few = f"{connections} of --max-connections {config.max_connections} connections"
@@ -210,7 +212,7 @@ def _load(config: Config, manager: Manager, began: int, imported: int) -> Memory
     """Find the model, which may take a download, as may a further one, and make room for its requests."""
     with contextlib.suppress(OSError):  # what cannot be told is said once the service speaks (systemd/service.py)
         manager.tell(STATUS="loading", EXTEND_TIMEOUT_USEC=int(LOAD_S * MICROSECONDS))
-    model, also = find_models(config)
+    config, (model, *also) = find_models(config)
     if (config.remote_engines or config.steward) and (model.encoder or model.media):
         option = "--steward" if config.steward else "--engines"
         raise ConfigError(f"{option}: models that listen or see are computed on the server's machine only")

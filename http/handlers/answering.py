@@ -58,8 +58,15 @@ NO_SLOT = 0  # in a connection's record: slots are kept by keys
 T = TypeVar("T")
 
 
+def check_served(asked: str | None, settings: Settings) -> None:
+    """404 for a model that is there, and cannot be served."""
+    if asked is not None and (why := settings.catalog.unserved.get(asked)) is not None:
+        raise ApiError(404, f"The model `{asked:.256}` cannot be served: {why}", "model", "model_not_found")
+
+
 def model_for(request: web.Request, asked: str | None, settings: Settings) -> str:
     """The name of the model that is asked for. 404 for one that is not there, or not for this key."""
+    check_served(asked, settings)
     model = check_model(asked, *settings.names)
     check_model_of(request.get(ACCOUNT), model)
     return model

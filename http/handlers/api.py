@@ -18,7 +18,7 @@ from ..errors import bad_request
 from ..generation.fields.depth import check_depth
 from ..generation.fields.unsupported import read
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
-from ..llamacpp.about import listed, meta
+from ..llamacpp.about import listed, meta, unserved
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..openai.mistral import is_mistrals, model_fields
 from ..pooling.prepare import check_generates
@@ -107,7 +107,9 @@ class Api:
         conversations = (self.responses, self.cohere)
         self.dialect_rendering = DialectRendering(self.rendering, self._generator, conversations, self._body_with_media)
         self.invocations = Invocations(self, self._body_with_media)
-        self.ollama = OllamaApi(self._generator, self.pooling, self._body, self._body_with_media)
+        self.ollama = OllamaApi(
+            self._generator, self.pooling, engine.administration.model_state, self._body, self._body_with_media
+        )
         self.adapters = AdaptersApi(engine, settings, self._body)
         self.sglang_operations = SglangOperations(engine, settings, self.adapters, self._body)
         self.scaling = ScalingApi(engine, self._body)
@@ -212,6 +214,10 @@ class Api:
             named = [(name, one) for name, one in named if endpoint in endpoints(one)]
         cards = [await self._card(request, name, one) for name, one in named]
         models = [listed(name, one, await one.card()) for name, one in named]
+        if endpoint is None:
+            failed = self.settings.catalog.unserved.items()
+            found = [unserved(name, why, self.settings.created) for name, why in failed]
+            cards += [card for card in found if account is None or account.may_ask_for(card["id"])]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]} if cards else {}
         return json_response({"object": "list", "data": cards, "models": models, **ends, "has_more": False})
 

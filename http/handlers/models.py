@@ -24,6 +24,7 @@ from ..settings import Settings
 from ..speech.prepare import sound_limit
 from ..transport.body import BodyBudget, read_body
 from ..transport.form import read_form, read_form_body
+from .answering import check_served
 from .api import Api
 from .operators.operations import ServerEngine
 from .responses.api import ResponsesApi
@@ -67,7 +68,8 @@ class ModelApis:
     def handler(self, route: Route) -> Handler:
         """What answers this route."""
         handlers: list[Handler] = [attrgetter(route.handler)(api) for api in self._all]
-        if len(handlers) == 1 or not _names_model(route):
+        alone = len(handlers) == 1 and not self._settings.catalog.unserved
+        if alone or not _names_model(route):
             return handlers[0]
 
         longest = longest_wrapper(self._longest) if route.request is GoOnRequest else self._longest
@@ -109,9 +111,10 @@ def index_of(settings: Settings, raw: bytes, route: Route | None = None) -> int:
 
 
 def named(settings: Settings, name: str | None, route: Route | None = None) -> int:
-    """Which of the models has this name, as clients write it."""
+    """Which of the models has this name, as clients write it; 404 for one that cannot be served."""
     if name and name not in settings.all_served:
         name = name.removesuffix(LATEST)
+        check_served(name, settings)
     return settings.asked(name, lambda one: one.generates if route is None else route.is_for(one)).model
 
 

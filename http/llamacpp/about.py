@@ -22,6 +22,15 @@ def meta(settings: Settings, card: ModelCard) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
+def unserved(name: str, why: str, created: int) -> dict[str, Any]:
+    """One of a folder that cannot be, as their router tells it of one that has failed."""
+    return {
+        **{"id": name, "object": "model", "created": created, "owned_by": "actorserve"},
+        **{"type": "model", "display_name": name},
+        "status": {"value": "unloaded", "failed": True, "exit_code": 1, "message": why},
+    }
+
+
 def listed(name: str, settings: Settings, card: ModelCard) -> dict[str, Any]:
     """A model of `models`, which clients of Cohere read there, too."""
     beside = {"type": "model", "description": "", "tags": [], "capabilities": capabilities(settings)}

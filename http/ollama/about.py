@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,13 +22,14 @@ async def tags(settings: Settings) -> Object:
     return {"models": [entry(name, card) | {"modified_at": _modified(card)} for name, card in cards]}
 
 
-async def running(settings: Settings) -> Object:
-    """GET /api/ps: what is served is in memory."""
+async def running(settings: Settings, is_loaded: Callable[[int], bool]) -> Object:
+    """GET /api/ps. `is_loaded`: is the model of this number in memory?"""
     beside = {"expires_at": NEVER, "size_vram": 0}
     return {
         "models": [
             entry(name, await one.card()) | beside | {"context_length": one.max_model_len}
             for one in settings.all_models
+            if is_loaded(one.model)
             for name in one.served
         ]
     }

@@ -247,30 +247,32 @@ class CompletionChunk(Said):
 
 
 class ModelCard(Said):
+    """Of one that cannot be served it is known that it is there, and why."""
+
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
-    root: str
-    parent: str | None
-    max_model_len: int
     type: Literal["model"]
     display_name: str
-    created_at: str
-    max_input_tokens: int
-    max_tokens: int
-    lifecycle: Literal["active"]
-    name: str
-    endpoints: list[str]
-    finetuned: bool
-    context_length: int
-    is_deprecated: bool
-    meta: dict[str, int]
-    status: dict[str, str]
-    capabilities: None
-    deprecated_at: None
-    line: None
-    retires_at: None
+    status: dict[str, str | int]
+    root: str | UnsetType = UNSET
+    parent: str | UnsetType | None = UNSET
+    max_model_len: int | UnsetType = UNSET
+    created_at: str | UnsetType = UNSET
+    max_input_tokens: int | UnsetType = UNSET
+    max_tokens: int | UnsetType = UNSET
+    lifecycle: Literal["active"] | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    endpoints: list[str] | UnsetType = UNSET
+    finetuned: bool | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
+    is_deprecated: bool | UnsetType = UNSET
+    meta: dict[str, int] | UnsetType = UNSET
+    capabilities: UnsetType | None = UNSET
+    deprecated_at: UnsetType | None = UNSET
+    line: UnsetType | None = UNSET
+    retires_at: UnsetType | None = UNSET
 
 
 class ListedModel(Said):

@@ -56,6 +56,37 @@ async def test_a_job_is_begun_with_the_engine_of_its_model() -> None:
         client.leave()
 
 
+async def test_one_that_cannot_be_served_is_listed_with_the_reason_which_who_asks_it_is_told() -> None:
+    catalog = Catalog({"bad": "its file is cut off"})
+    catalog.models.append(replace(SETTINGS, catalog=catalog))
+    async with serving(catalog=catalog, any_model_name=True) as served:
+        *others, card = (await served.ask("GET", "/v1/models")).json["data"]
+        assert [one["status"] for one in others] == [{"value": "loaded"}] * 2
+        status = {"value": "unloaded", "failed": True, "exit_code": 1, "message": "its file is cut off"}
+        assert (card["id"], card["status"]) == ("bad", status)
+        assert "bad" not in str((await served.ask("GET", "/v1/models?endpoint=chat")).json)
+        said = "The model `bad` cannot be served: its file is cut off"
+        for method, path, body in (
+            ("POST", "/v1/chat/completions", {**CHAT, "model": "bad"}),
+            ("POST", "/v1/completions", {"prompt": "a", "model": "bad"}),
+            ("GET", "/v1/models/bad", None),
+            ("GET", "/props?model=bad", None),
+        ):
+            answer = await served.ask(method, path, body)
+            assert answer.status == 404 and answer.json["error"]["message"] == said, path
+        answer = await served.ask("POST", "/api/chat", {"model": "bad:latest", **CHAT})
+        assert answer.status == 404 and said in answer.json["error"]
+    async with serving(catalog=catalog, accounts=OfFile()) as served:
+        assert "bad" not in str((await served.ask("GET", "/v1/models", X_Api_Key="theirs")).json)
+
+
+async def test_ollamas_clients_are_told_of_those_in_memory() -> None:
+    async with served_both() as served:
+        served.engine.administration.unloaded.add(1)
+        models = (await served.ask("GET", "/api/ps")).json["models"]
+        assert [one["name"] for one in models] == ["tiny", "alias/name", "pooler", "other-name"]
+
+
 async def test_each_is_loaded_and_unloaded_by_its_name() -> None:
     catalog = catalog_of({"admin_api_key": "master"}, SECOND)
     first: dict[str, Any] = {"model": 0, "catalog": catalog, "admin_api_key": "master"}

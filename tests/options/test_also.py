@@ -80,7 +80,11 @@ def test_the_environment_has_one_or_a_json_list() -> None:
         ({"also": ["x,pooler-config={"]}, "--also x: --pooler-config: { is no JSON"),
         ({"also": ["x", "x"]}, "--also: two models are served as x; served-model-name=NAME gives one another"),
         ({"model": "x", "also": ["x"]}, "two models are served as x"),
-        ({"also": ["x"] * 16}, "--also: at most 15 further models are served, not 16"),
+        ({"also": ["x"] * 64}, "--also: at most 64 models are served, not 65"),
+        (
+            {"also": ["x"] * 64, "models_found": 3},
+            "--models-dir and --models-preset: at most 64 models are served, not 65",
+        ),
         ({"also": ["x"], "kv_cache_memory_fraction": 0.9}, "--kv-cache-memory-fraction: 0.9 + 0.125 of all models is"),
         ({"also": ["x"], "enable_lora": True, "lora_modules": ["x=/a"]}, "two models are served as x"),
         ({"also": ["x,enable-lora=1"]}, "--also x: --enable-lora: an option of the server, not"),

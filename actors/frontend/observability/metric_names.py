@@ -19,6 +19,7 @@ ENDS = {  # vllm:request_success_total, by finished_reason
     "error": Gauge.ENDED_ERROR,
 }
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # vllm:engine_sleep_state, by the level
+UNLOADED = 2  # as which one is told that wakes for a request: it has nothing of the model, and may never have had
 SURVIVED = {"scheduler": Gauge.SURVIVED_SCHEDULER, "worker": Gauge.SURVIVED_WORKER}
 
 STARTUP = "actorserve:startup_seconds", "Each phase of its latest start; the supervisor's are the whole server's"

@@ -28,7 +28,7 @@ from ...telemetry.snapshot import SLEEPING, ActorStatus, Snapshot, SnapshotReade
 from ..administration.adapters import FrontendAdapters
 from .key_metrics import of_keys
 from .llama_metrics import with_llama_names
-from .metric_names import ACCEPTED_AT, ACTORS, ENDS, SLEEP_STATES, STARTUP, STARTUP_TOTAL, SURVIVED
+from .metric_names import ACCEPTED_AT, ACTORS, ENDS, SLEEP_STATES, STARTUP, STARTUP_TOTAL, SURVIVED, UNLOADED
 from .sglang_metrics import with_sglang_names
 
 STALE_S = 3.0  # every loop but the worker's turns at least once a second
@@ -219,7 +219,7 @@ class ServerMetrics:
         schedulers = zip(self._engines, self._schedulers, sleeps, strict=True)
         for engine, (labels, position, sleep) in enumerate(schedulers):
             words = self._board.gauges(position)
-            level = sleep.level if sleep.is_parked else 0
+            level = 0 if not sleep.is_parked else UNLOADED if sleep.idle else sleep.level
             _add(asleep, labels, "sleep_state", {name: level == at for at, name in enumerate(SLEEP_STATES)})
             total = words[Gauge.BLOCKS_TOTAL]
             used = (total - words[Gauge.BLOCKS_FREE]) / total if total else 0.0

@@ -9,8 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...options.also import OPTION as ALSO
-from ...options.also import model_configs
+from ...options.also import model_configs, without
 from ...options.config import Config, ConfigError
+from ...options.fields import flag
+from ...options.serving.models import FOLDER
 from ...sound.installed import MISSING, can_decode
 from ..architecture import Architecture
 from ..info import ModelInfo, resolve_model, with_tokenizer
@@ -43,15 +45,21 @@ def find_model(config: Config) -> ModelInfo:
     return model
 
 
-def find_models(config: Config) -> tuple[ModelInfo, list[ModelInfo]]:
-    """MODEL, and those of --also."""
-    first, also = find_model(config), []
-    for own in model_configs(config)[1:]:
+def find_models(config: Config) -> tuple[Config, list[ModelInfo]]:
+    """MODEL, and those of --also. Of those that a folder has, which nobody has named, such as cannot be served are left
+    out of the options; one that was named is a ConfigError.
+    """
+    configs, infos, unserved = model_configs(config), [], {}
+    for number, own in enumerate(configs):
         try:
-            also.append(find_model(own))
+            infos.append(find_model(own))
         except ConfigError as error:
-            raise type(error)(f"{ALSO} {own.model}: {error}") from None
-    return first, also
+            if number < len(configs) - config.models_found:
+                raise type(error)(f"{ALSO} {own.model}: {error}") if number else error from None
+            unserved[number], last = str(error), error
+    if not infos:
+        raise type(last)(f"{flag(FOLDER)}: none of its models can be served: {own.served_names()[0]}: {last}")
+    return (without(config, unserved) if unserved else config), infos
 
 
 def _check_worker(config: Config, model: ModelInfo) -> None:

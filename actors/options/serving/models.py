@@ -74,7 +74,7 @@ def _among(given: Values, texts: list[str]) -> Values:
         further.remove(first)
         model, own = read_also(first)
         given |= own | {"model": model}
-    return given | {"also": further}
+    return given | {"also": further, "models_found": len(texts)}
 
 
 def models_of(folder: Path, warn: Callable[[str], None]) -> dict[str, str]:

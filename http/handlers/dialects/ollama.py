@@ -48,10 +48,15 @@ class OllamaApi:
     """Its handlers, by the names that the table of routes has for them."""
 
     def __init__(
-        self, generator: Generator, pooling: PoolingApi, read_body: ReadBody, read_conversation: ReadBody
+        self,
+        generator: Generator,
+        pooling: PoolingApi,
+        model_state: Callable[[int], str],
+        read_body: ReadBody,
+        read_conversation: ReadBody,
     ) -> None:
         self._generator, self._settings, self._pooling = generator, generator.settings, pooling
-        self._engine = generator.engine
+        self._engine, self._model_state = generator.engine, model_state
         self._read_body, self._read_conversation = read_body, read_conversation
 
     # --- generating ----------------------------------------------------------------------------------------------
@@ -165,7 +170,8 @@ class OllamaApi:
         return json_response(_shown(request, await about.tags(self._settings)))
 
     async def running(self, request: web.Request) -> web.Response:
-        return json_response(_shown(request, await about.running(self._settings)))
+        found = await about.running(self._settings, lambda model: self._model_state(model) != "unloaded")
+        return json_response(_shown(request, found))
 
     async def show(self, request: web.Request) -> web.Response:
         body = read(OllamaModel, await self._read_body(request))

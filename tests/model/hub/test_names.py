@@ -10,6 +10,8 @@ import pytest
 from actorserve.actors.model.checks.model import find_model, find_models
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, PassingError, make_config
+from actorserve.actors.options.serving.models import with_models
+from actorserve.actors.options.sources import warn
 from tests.model.hub.served import NAME, Hub, refusal
 
 
@@ -40,6 +42,21 @@ def test_no_network_may_pass_and_a_wrong_name_does_not(here: Path, monkeypatch: 
         with pytest.raises(ConfigError) as caught:
             find_model(make_config({"model": name, "device": "cpu"}))
         assert type(caught.value) is ConfigError and caught.value.status == 2
+
+
+def test_of_a_folder_those_are_served_that_can_be(tmp_path: Path, here: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").write_text("{}")
+    values = with_models({"models_dir": str(tmp_path), "device": "cpu"}, warn)
+    with pytest.raises(ConfigError, match=r"--models-dir: none of its models can be served: a: .* no architecture"):
+        find_models(make_config(values))
+    (tmp_path / "z").symlink_to(DEMO_FOLDER)
+    values = with_models({"models_dir": str(tmp_path), "device": "cpu"}, warn)
+    config, (info,) = find_models(make_config(values))
+    assert config.served_names() == ["z"] and Path(info.folder) == DEMO_FOLDER
+    assert config.unserved.keys() == {"a"} and "no architecture" in config.unserved["a"]
+    with pytest.raises(ConfigError, match=f"--also {tmp_path / 'a'}: .* no architecture"):  # which somebody has named
+        find_models(make_config({"also": [str(tmp_path / "a")], "device": "cpu"}))
 
 
 def test_a_download_that_was_cut_off_may_go_on_later(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.options.also import loaded_at_start, model_configs
+from actorserve.actors.options.also import loaded_at_start, model_configs, without
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.options.serving.models import with_models
 from actorserve.actors.options.sources import warn
@@ -104,6 +104,21 @@ def test_what_cannot_be_of_a_preset_is_told(tmp_path: Path, text: str, words: st
     with pytest.raises(ConfigError, match=words) as error:
         read(models_preset=preset(tmp_path, text))
     assert "\n" not in str(error.value)
+
+
+def test_the_first_that_is_served_is_model_where_others_are_left_out(folder: Path, tmp_path: Path) -> None:
+    """With the options that it has itself; what is of the server, or of MODEL wherever it is, stays."""
+    text = "[hub]\nc = 100\n[parts]\nc = 200\nthreads = 3\nspec-type = ngram-simple\n"
+    given = {"models_dir": str(folder), "models_preset": preset(tmp_path, text), "frontends": 2, "enable_lora": True}
+    config = make_config(with_models(given, warn))
+    assert config.models_found == 5 and config.served_names() == ["hub"]
+    left = without(config, {0: "it is bad", 1: "so is this"})
+    assert left.unserved == {"hub": "it is bad", "loose": "so is this"}
+    assert [one.served_names() for one in model_configs(left)] == [["parts"], ["sees"], ["small-Q4_K_M"]]
+    assert (left.max_model_len, left.threads, left.frontends, left.enable_lora) == (200, 3, 2, True)
+    assert left.speculative_config == model_configs(config)[2].speculative_config is not None
+    assert left.kv_cache_memory_fraction == 0.25 and left.models_found == 3
+    assert without(config, {4: "why"}).served_names() == ["hub"]
 
 
 def test_what_cannot_be_is_told(tmp_path: Path, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ import pytest
 
 from actorserve.actors.model.info import DEMO_FOLDER
 from tests.support.client import http_client
+from tests.support.models.checkpoints import checkpoint
+from tests.support.models.gguf.files import split
 from tests.support.server import Server
 from tests.support.until import until
 
@@ -26,6 +29,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     for name in NAMES[:2]:
         (folder / name).symlink_to(DEMO_FOLDER)
+    (folder / "0-bad.gguf").write_bytes(b"GGUF")
+    (folder / "shards").mkdir()
+    split(checkpoint("qwen3", tmp_path_factory.mktemp("checkpoint")), folder / "shards" / "small", 2)
+    (folder / "shards" / "mmproj-F16.gguf").touch()
     preset = folder / "models.ini"
     preset.write_text(
         f"version = 1\n[*]\nthreads = 1\n[b]\nc = 512\n[c]\nmodel = {DEMO_FOLDER}\nload-on-startup = true\n"
@@ -45,10 +52,34 @@ def loaded(client: httpx.Client) -> set[str]:
     return {name for name, state in states(client).items() if state == "loaded"}
 
 
+def sleep_states(client: httpx.Client, state: str) -> dict[str, float]:
+    """Of each model, whether it is in this one."""
+    found = re.findall(
+        rf'vllm:engine_sleep_state{{.*model_name="([^"]*)".*sleep_state="{state}"}} ([01])', client.get("/metrics").text
+    )
+    return {name: float(value) for name, value in found}
+
+
 def test_which_there_are_and_which_is_loaded_at_the_start(client: httpx.Client) -> None:
-    assert states(client) == {"a": "unloaded", "b": "unloaded", "c": "loaded"}
-    lengths = {card["id"]: card["max_model_len"] for card in client.get("/models").json()["data"]}
-    assert lengths["b"] == 512 < lengths["a"]
+    assert states(client) == dict.fromkeys(["a", "b", "shards", "0-bad"], "unloaded") | {"c": "loaded"}
+    cards = {card["id"]: card for card in client.get("/models").json()["data"]}
+    assert cards["b"]["max_model_len"] == 512 < cards["a"]["max_model_len"]
+    failed = cards["0-bad"]["status"]
+    assert failed["failed"] and "0-bad.gguf is broken, cut off" in failed["message"]
+    assert [one["name"] for one in client.get("/api/ps").json()["models"]] == ["c"]
+    assert sleep_states(client, "awake") == {"a": 0, "b": 0, "shards": 0, "c": 1}
+    assert sleep_states(client, "discard_all") == {"a": 1, "b": 1, "shards": 1, "c": 0}
+
+
+def test_who_asks_one_that_cannot_be_served_is_told_why_as_the_log_does(server: Server, client: httpx.Client) -> None:
+    why = client.get("/models").json()["data"][-1]["status"]["message"]
+    answer = client.post("/v1/completions", json={"prompt": "a", "model": "0-bad"})
+    assert answer.status_code == 404 and why in answer.json()["error"]["message"]
+    assert f"0-bad is not served: {why}" in server.output
+
+
+def test_a_model_in_parts_is_loaded(client: httpx.Client) -> None:
+    assert text(client, "shards") and loaded(client) == {"shards"}
 
 
 def test_who_is_asked_for_is_loaded_and_another_unloaded(client: httpx.Client) -> None:
