@@ -187,7 +187,8 @@ class PoolingApi:
         wanted, how = score_of(body, spec), comparison_of(body, spec)
         prompts, fields = pair_prompts(*compared, spec, how)
         answer, job = await self._answer(request, body, prompts, wanted, field, fields)
-        return answer, job, answers.pair_scores(job, compared[0], spec, how.most)
+        score = partial(answers.pair_scores, job, compared[0], spec, how.most)
+        return answer, job, await asyncio.to_thread(score) if wanted.task in BY_TOKEN else score()
 
     async def _answer(
         self,

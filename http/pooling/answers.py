@@ -10,7 +10,7 @@ from operator import mul
 from typing import Any
 
 from actorserve.actors.model.pooling.spec import PoolingSpec
-from actorserve.actors.protocol.request import BY_TOKEN
+from actorserve.actors.protocol.request import BY_TOKEN, EMBED
 from actorserve.actors.protocol.topics.io_processors import PooledPrompt
 
 from ..errors import ApiError
@@ -24,6 +24,7 @@ from .written import Matrix, written
 BITS = ("binary", "ubinary")  # types of vectors with one bit a number
 ALL_BITS = 128  # what separates a signed byte from an unsigned one
 PLAIN = Packed()
+ROWS = 64  # of a query, that are compared with all of a document at once
 COHERE_UNIT = 100  # documents, as Cohere counts what a ranking costs
 
 
@@ -181,11 +182,16 @@ def _best(made: Sequence[float], top: int) -> list[int]:
 
 
 def pair_scores(job: Job, pairs: Sequence[Pair], spec: PoolingSpec, most: Limits = ALL) -> list[float]:
-    """Of each pair: the head's, or the cosine of two vectors. `most`: as pair_prompts has been given it."""
+    """Of each pair: the head's, or the cosine of two vectors, or how near the vectors of their tokens are. `most`: as
+    pair_prompts has been given it.
+    """
     if spec.head:
         return [numbers(choice)[0] for choice in job.choices]
     cut = [texts_of(pair, most) for pair in pairs]
     texts = dict.fromkeys(text for own in cut for text in own)
+    if EMBED not in spec.tasks:
+        tokens = dict(zip(texts, map(matrix, job.choices), strict=True))
+        return [late_interaction(tokens[first], tokens[second]) for first, second in cut]
     vectors = dict(zip(texts, map(numbers, job.choices), strict=True))
     return [cosine(vectors[first], vectors[second]) for first, second in cut]
 
@@ -194,6 +200,15 @@ def cosine(one: list[float], other: list[float]) -> float:
     """Of two vectors; 0 where one has no length."""
     length = math.sqrt(_product(one, one) * _product(other, other))
     return _product(one, other) / length if length else 0.0
+
+
+def late_interaction(query: Matrix, document: Matrix) -> float:
+    """ColBERT's MaxSim: of each token of the query the product with the nearest one of the document, all added up."""
+    import numpy as np  # which a frontend of other models does without
+
+    own, other = (np.frombuffer(data, np.float32).reshape(rows, columns) for rows, columns, data in (query, document))
+    parts = (own[start : start + ROWS] for start in range(0, len(own), ROWS))
+    return float(sum((part @ other.T).max(axis=1).sum(dtype=np.float64) for part in parts))
 
 
 def _product(one: list[float], other: list[float]) -> float:

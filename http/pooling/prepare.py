@@ -168,10 +168,10 @@ def classification(body: PoolingFields, spec: PoolingSpec, task: str = CLASSIFY,
 
 
 def score_of(body: PoolingFields, spec: PoolingSpec) -> Pooling:
-    """The score of two texts: a head's of both together, or a vector of each."""
+    """The score of two texts: a head's of both together, or a vector of each, or of each of their tokens."""
     if not spec.head:
-        check_task(spec, EMBED)
-        return Pooling(EMBED, 0, NORMALIZE, _is_whole(spec, EMBED))
+        task = EMBED if EMBED in spec.tasks else TOKEN_EMBED
+        return Pooling(task, 0, NORMALIZE, _is_whole(spec, task))
     check_task(spec, CLASSIFY)
     if len(spec.labels) != 1:
         text = f"model: scores are of models with one label, and this one has {len(spec.labels)}: see classify."

@@ -71,8 +71,11 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         activation = score = ""
     dense = found.dense if found and not head.kind else []
     width = _width(dense, hidden * len(methods))
+    tasks = _tasks(name, head.kind, base, not dense or dense[0].inputs == hidden)
+    if found and found.by_token and not head.kind and not options.method:
+        tasks = [TOKEN_EMBED]
     spec = PoolingSpec(
-        tasks=_served(options, _tasks(name, head.kind, base, not dense or dense[0].inputs == hidden)),
+        tasks=_served(options, tasks),
         base=base,
         methods=methods,
         normalize=_normalizes(options, found),

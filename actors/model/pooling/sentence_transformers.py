@@ -36,6 +36,7 @@ class SentenceModules(msgspec.Struct, frozen=True, kw_only=True):
     methods: list[str]
     normalize: bool
     dense: list[DenseSpec]
+    by_token: bool  # nothing pools: there are vectors of tokens alone, as PyLate's models have them
     prompts: dict[str, str]
     default_prompt: str
     max_length: int | None
@@ -79,6 +80,7 @@ def read_modules(folder: Path) -> SentenceModules | None:
         methods=methods or [MEAN],
         normalize=normalize,
         dense=dense,
+        by_token=bool(dense and not methods),
         prompts=prompts,
         default_prompt=default,
         max_length=about.whole("max_seq_length", 1),
@@ -131,6 +133,8 @@ def _dense(folder: Path) -> DenseSpec:
     activation = (values.text("activation_function") or "Tanh").rpartition(".")[2]
     if activation not in ACTIVATIONS:
         raise values.wrong("activation_function", f"one of {', '.join(ACTIVATIONS)}")
+    if values.flag("use_residual"):  # PyLate's
+        raise ConfigError(f"model: {folder}/config.json says use_residual = true, which is not supported")
     return DenseSpec(
         folder=str(folder),
         inputs=values.needed("in_features", MOST),

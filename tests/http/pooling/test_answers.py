@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from array import array
+from operator import mul
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from actorserve.http.pooling import answers
 from actorserve.http.pooling.pairs import Comparison, pair_prompts
 from actorserve.http.pooling.prepare import embedding, of_task
 from actorserve.http.pooling.schemas import EmbeddingRequest, PoolingRequest
+from actorserve.http.pooling.written import Matrix
 
 ANSWER = Answer("tiny", False, 7, 1_700_000_000)
 EMBEDS = PoolingSpec(tasks=["embed"], base="", methods=[MEAN], normalize=True, hidden=2, width=2)
@@ -127,6 +129,20 @@ async def test_scores_of_a_head_and_of_vectors() -> None:
     assert prompts == [TextPrompt("a"), TextPrompt("a", most=2), TextPrompt("b", most=2)]
     assert answers.pair_scores(job([1, 0], [3, 4], [0, 1]), itself, EMBEDS, (0, 2)) == pytest.approx([0.6, 0])
     assert len(pair_prompts(itself, itself, EMBEDS)[0]) == 2
+
+
+def test_a_long_query_is_compared_in_parts() -> None:
+    def matrix(rows: int) -> Matrix:
+        numbers = array("f", ((index * 37 % 101) / 101 - 0.5 for index in range(rows * 3)))
+        return rows, 3, numbers.tobytes()
+
+    query, document = matrix(2 * answers.ROWS + 1), matrix(9)
+    own, other = (
+        [array("f", data)[start : start + columns] for start in range(0, rows * columns, columns)]
+        for rows, columns, data in (query, document)
+    )
+    whole = sum(max(sum(map(mul, one, two)) for two in other) for one in own)
+    assert answers.late_interaction(query, document) == pytest.approx(whole)
 
 
 @pytest.mark.parametrize(("top", "order"), [(0, [1, 2, 0]), (2, [1, 2])])

@@ -11,6 +11,7 @@ import pytest
 
 from actorserve.actors.model.pooling.spec import MEAN, SEQUENCE, TOKEN, PoolingSpec
 from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
 from tests.http.fakes import rendered, say
 from tests.http.realtime.test_client_secrets import OfFile
@@ -106,3 +107,27 @@ async def test_nothing_is_divided_for_what_is_refused(
         served.engine.limit = limit
         answer = await served.ask("POST", "/v1/embeddings", {"input": [long], **asked}, X_Api_Key="theirs")
         assert (answer.status, served.engine.asked) == (status, [])
+
+
+async def test_scores_of_a_model_that_has_vectors_of_tokens_alone() -> None:
+    """Of each token of the query the nearest of the document."""
+    texts = {"ask": [[1.0, 0.0], [0.0, 1.0]], "near": [[0.75, 0.25], [0.0, 0.5]], "far": [[0.25, 0.25]]}
+    async with serving(pooling=msgspec.structs.replace(EMBEDS, tasks=["token_embed"])) as served:
+        client = await served.client()
+        asked = {"/score": {"queries": "ask", "documents": ["near", "far"]}}
+        for path, body in (asked | {"/rerank": {"query": "ask", "documents": ["far", "near"]}}).items():
+            client.send("POST", path, body)
+            job = await served.job()
+            rendered(job)
+            for choice, prompt in zip(job.choices, job.prompts, strict=True):
+                assert isinstance(prompt, TextPrompt)
+                rows = texts[prompt.text]
+                choice.pooled = len(rows), 2, array("f", [number for row in rows for number in row]).tobytes()
+                say(job, choice.index, "", 1, Finish.STOP)
+            answer = (await client.answer()).json
+            if path == "/score":
+                assert [one["score"] for one in answer["data"]] == [1.25, 0.5]
+            else:
+                assert [(one["index"], one["relevance_score"]) for one in answer["results"]] == [(1, 1.25), (0, 0.5)]
+        refused = await served.ask("POST", "/v1/embeddings", {"input": "ask"})
+        assert refused.status == 400 and b"it has token_embed" in refused.body

@@ -245,11 +245,3 @@ def test_one_of_its_tasks_is_served_alone(tmp_path: Path) -> None:
         assert found.outputs.data.shape == (len(found.prompt_token_ids), 2)
         with pytest.raises(ValueError, match="classify cannot be had of this model; it has token_classify"):
             llm.classify(SENTENCES[1], use_tqdm=False)
-
-
-def test_scores_of_vectors_are_of_models_that_make_them(tmp_path: Path) -> None:
-    write_model("bert", tmp_path)
-    with make(tmp_path, pooler_config={"task": "token_embed"}) as llm:
-        with pytest.raises(ValueError, match="embed cannot be had of this model; it has token_embed"):
-            llm.score(SENTENCES[0], SENTENCES[1], use_tqdm=False)
-        assert llm.encode(SENTENCES[0], use_tqdm=False)[0].outputs.data.shape[1] == 32

@@ -1,0 +1,72 @@
+"""Models that have vectors of tokens alone, as ColBERT's: how near two texts are is said by their tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actorserve import LLM
+from tests.llm.pooling.test_pooling import make
+from tests.support.models.embedders import SENTENCES, hidden_states, write_model, write_modules
+
+QUERY, DOCUMENTS = SENTENCES[1], [SENTENCES[0], SENTENCES[2]]
+
+
+def nearness(query: np.ndarray, document: np.ndarray) -> float:
+    """Of unit vectors the product with the nearest, of each token of the query."""
+    own, other = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (query, document))
+    return float(sum(max(float(one @ two) for two in other) for one in own))
+
+
+def scores(llm: LLM) -> list[float]:
+    return [one.outputs.score for one in llm.score(QUERY, DOCUMENTS, use_tqdm=False)]
+
+
+def test_a_model_that_is_asked_for_its_tokens_alone(tmp_path: Path) -> None:
+    write_model("bert", tmp_path)
+    query, *documents = hidden_states(tmp_path, [QUERY, *DOCUMENTS])
+    with make(tmp_path, pooler_config={"task": "token_embed"}) as llm:
+        assert scores(llm) == pytest.approx([nearness(query, one) for one in documents], rel=1e-4)
+        (same,) = llm.score(QUERY, QUERY, use_tqdm=False)
+        assert same.outputs.score == pytest.approx(len(query), rel=1e-4)
+        with pytest.raises(ValueError, match="embed cannot be had of this model; it has token_embed"):
+            llm.embed(QUERY, use_tqdm=False)
+
+
+def write_colbert(folder: Path, **dense: object) -> None:
+    """As PyLate writes one: a linear layer behind the model, and nothing that pools."""
+    write_model("bert", folder)
+    write_modules(folder, dense=12, normalize=False)
+    listed = json.loads((folder / "modules.json").read_text())
+    kept = [one for one in listed if not one["type"].endswith("Pooling")]
+    kept[1]["type"] = "pylate.models.Dense.Dense"
+    (folder / "modules.json").write_text(json.dumps(kept))
+    about = folder / "2_Dense" / "config.json"
+    linear = {"activation_function": "torch.nn.modules.linear.Identity", **dense}
+    about.write_text(json.dumps({**json.loads(about.read_text()), **linear}))
+
+
+def test_a_model_of_pylates(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    write_colbert(tmp_path)
+    layer = load_file(tmp_path / "2_Dense" / "model.safetensors")
+    found = [
+        one @ layer["linear.weight"].T + layer["linear.bias"] for one in hidden_states(tmp_path, [QUERY, *DOCUMENTS])
+    ]
+    with make(tmp_path) as llm:
+        assert scores(llm) == pytest.approx([nearness(found[0], one) for one in found[1:]], rel=1e-4)
+        (rows,) = llm.encode(QUERY, use_tqdm=False)
+        assert rows.outputs.data == pytest.approx(found[0], abs=1e-5)
+    with make(tmp_path, pooler_config={"pooling_type": "MEAN"}) as llm:
+        (vector,) = llm.embed(QUERY, use_tqdm=False)
+        assert len(vector.outputs.embedding) == 12
+
+
+def test_a_layer_beside_which_its_input_goes_on(tmp_path: Path) -> None:
+    write_colbert(tmp_path, use_residual=True)
+    with pytest.raises(ValueError, match="use_residual = true, which is not supported"):
+        make(tmp_path)
