@@ -43,6 +43,7 @@ class Route:
     open: bool = False  # no key is asked for
     options: tuple[str, ...] = ()  # of the server, each of which turns it off
     admin: bool = False  # the key of --admin-api-key is asked for; without that option nothing is there
+    of_router: bool = False  # and where there is no such key clients may ask it, if they load models (settings.py)
     of_keys: bool = False  # of servers with --key-file
     of_files: bool = False  # of servers with --files-dir
     form: bool = False  # its body is a form that is read piece by piece
@@ -66,6 +67,10 @@ class Route:
         if self.hears:
             return settings.hears
         return settings.generates or not (self.generates or (self.upgrades and not settings.hears))
+
+    def is_for_admins(self, settings: Settings) -> bool:
+        """Is the admin's key asked for?"""
+        return self.admin and not (self.of_router and settings.clients_load)
 
     def off_by(self, off: frozenset[str]) -> str:
         """The one of these options that turns it off; none does: empty."""

@@ -56,6 +56,7 @@ GUARDED = frozenset((route.method, route.path) for route in ROUTES if route.path
 PROBE_PATHS = frozenset(route.path for route in ROUTES if route.open and not route.page)  # how is the server?
 PAGE_PATHS = OPEN_PATHS - PROBE_PATHS  # the page's files
 ADMIN_PATHS = frozenset(route.path for route in ROUTES if route.admin)
+ROUTER_PATHS = frozenset(route.path for route in ROUTES if route.of_router)
 UNBUILT_PATHS = frozenset(route.path for route in ROUTES if not route.handler)
 SWITCHES = frozenset(option for route in ROUTES for option in route.options)
 BATCHED = tuple(route.path for route in ROUTES if route.is_batched)  # of which a batch's lines may be

@@ -228,6 +228,8 @@ class Settings:
     plugins: LogitsPlugins | None = None  # what --logits-processors says, where there are any
     draws_on_cpu: bool = True  # what a CPU alone does may be asked for
     any_model_name: bool = False  # one that nothing has is this model
+    models_max: int = 0  # models that are loaded at once; 0: all
+    models_autoload: bool = True  # one that is asked is loaded
     root_path: str = ""  # that clients find the server below, behind a proxy
     off: frozenset[str] = frozenset()  # options that turn paths off, as their routes have it
 
@@ -272,6 +274,13 @@ class Settings:
     def wants_keys(self) -> bool:
         """Has a client to send one?"""
         return bool(self.api_keys) or self.accounts.enabled
+
+    @property
+    def clients_load(self) -> bool:
+        """May clients load and unload models? Where these change places, or wait for that, without a key for it: else
+        it is an operator's.
+        """
+        return (self.models_max > 0 or not self.models_autoload) and self.admin_api_key is None
 
     @property
     def names(self) -> tuple[list[str], AdapterNames, bool]:

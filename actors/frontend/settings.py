@@ -38,7 +38,7 @@ OPTIONS = (  # that are settings by the same name
     *("any_model_name", "idempotent_request_ids", "prefix_cache_per_client", "exclude_tools_when_tool_choice_none"),
     *("enable_force_include_usage", "enable_per_request_metrics", "return_tokens_as_token_ids"),
     *("most_logprobs", "enable_return_hidden_states"),
-    "stream_response_default_include_usage",
+    *("stream_response_default_include_usage", "models_max", "models_autoload"),
 )
 OF_MODEL = ("max_model_len", "sampling_defaults", "vocab_size", "end_tokens", "pooling", "encoder")  # likewise
 

@@ -13,9 +13,11 @@ from operator import attrgetter
 import msgspec
 from aiohttp import web
 
+from ..generation.fields.decoding import decode_query, not_loaded
 from ..generation.fields.depth import check_depth
 from ..generation.trail import GoOnRequest, longest_wrapper
-from ..middleware.context import BODY, GRANT
+from ..llamacpp.schemas import AutoloadQuery
+from ..middleware.context import ACCOUNT, BODY, GRANT
 from ..openai.schemas import InvocationRequest
 from ..realtime.client_secrets import ClientSecretRequest
 from ..realtime.session import TRANSCRIPTION
@@ -47,7 +49,7 @@ class ModelApis:
         self.first = Api(engine, settings)
         others = settings.all_models[1:]
         self._all = [self.first, *(Api(engine.of_model(one.model), one, self.first.responses) for one in others)]
-        self._settings = settings
+        self._settings, self._administration = settings, engine.administration
         self._longest = max(api.longest for api in self._all)
         self._longest_form = max(one.longest_form for one in settings.all_models)
         self._sound = max(map(sound_limit, settings.all_models))
@@ -68,7 +70,7 @@ class ModelApis:
     def handler(self, route: Route) -> Handler:
         """What answers this route."""
         handlers: list[Handler] = [attrgetter(route.handler)(api) for api in self._all]
-        alone = len(handlers) == 1 and not self._settings.catalog.unserved
+        alone = len(handlers) == 1 and not (self._settings.catalog.unserved or self._settings.models_max)
         if alone or not _names_model(route):
             return handlers[0]
 
@@ -82,9 +84,24 @@ class ModelApis:
                 request[BODY] = await read_form_body(request, self._longest_form, self._unfinished, self._sound)
             elif BODY not in request:
                 request[BODY] = check_depth(await read_body(request, longest, self._unfinished))
-            return await handlers[await self._find(request, route)](request)
+            number = await self._find(request, route)
+            if route.generates or route.pools or route.hears:
+                await self._load(request, number)
+            return await handlers[number](request)
 
         return answer
+
+    async def _load(self, request: web.Request, number: int) -> None:
+        """What the query says of one that is not loaded, whatever --models-autoload does."""
+        autoload = decode_query(AutoloadQuery, request.query).autoload
+        if autoload is None or self._administration.model_state(number) != "unloaded":
+            return
+        own = self._settings.all_models[number]
+        if not autoload:
+            raise not_loaded(own.served[0])
+        account = request.get(ACCOUNT)
+        if own.clients_load and (account is None or any(map(account.may_ask_for, own.served))):
+            await self._administration.load_model(number)
 
     async def _find(self, request: web.Request, route: Route) -> int:
         """The number of the model that is asked."""

@@ -94,6 +94,12 @@ class LlamaEmbeddingRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
+class AutoloadQuery(msgspec.Struct):
+    """Of whatever asks a model for something."""
+
+    autoload: bool | None = None  # is one loaded that is not? None: as --models-autoload says
+
+
 class LlamaModel(msgspec.Struct):
     """POST /models/load and /models/unload."""
 

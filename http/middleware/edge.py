@@ -22,7 +22,7 @@ from ..openapi.dialects import AnthropicError
 from ..paths.operations import USAGE
 from ..paths.speech import REALTIME
 from ..realtime.client_secrets import PREFIX, read_secret, unknown_secret
-from ..routes import ADMIN_PATHS, ERRORS, GUARDED, OPEN_PATHS, UNBUILT_PATHS
+from ..routes import ADMIN_PATHS, ERRORS, GUARDED, OPEN_PATHS, ROUTER_PATHS, UNBUILT_PATHS
 from ..settings import Settings, printable
 from .context import ACCOUNT, CLIENT, GRANT, LIMITS, REPLAYED, REQUEST_ID
 
@@ -48,6 +48,7 @@ class Middlewares:
         self._settings = settings
         self._keys = [key.encode() for key in settings.api_keys]
         self._admin_keys = [key.encode() for key in (settings.admin_api_key,) if key]
+        self._admin_paths = ADMIN_PATHS - (ROUTER_PATHS if settings.clients_load else frozenset())
 
     # --- keys ----------------------------------------------------------------------------------------------------
 
@@ -55,7 +56,7 @@ class Middlewares:
     async def check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """401 unless one of the keys was sent, as a bearer token or in X-Api-Key."""
         request[CLIENT] = ""
-        if request.path in ADMIN_PATHS:
+        if request.path in self._admin_paths:
             self._check_admin_key(request)
         elif request.path == REALTIME and self._is_client_secret(sent_key(request)):
             self._check_client_secret(request)

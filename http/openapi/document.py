@@ -55,7 +55,7 @@ def _is_listed(route: Route, settings: Settings) -> bool:
         and any(route.is_for(one) for one in settings.all_models)
         and route.listed
         and not (route.page or route.refuses)
-        and (not route.admin or settings.admin_api_key is not None)
+        and (not route.is_for_admins(settings) or settings.admin_api_key is not None)
         and (not route.of_keys or settings.accounts.enabled)
         and (not route.of_files or settings.files is not None)
         and not route.off_by(settings.off)
@@ -63,7 +63,7 @@ def _is_listed(route: Route, settings: Settings) -> bool:
 
 
 def _is_guarded(route: Route, settings: Settings) -> bool:
-    return route.admin or (settings.wants_keys and not route.open)
+    return route.is_for_admins(settings) or (settings.wants_keys and not route.open)
 
 
 def _structs(routes: Iterable[Route]) -> Iterator[type]:
@@ -87,7 +87,7 @@ def _operation(route: Route, book: Book) -> Schema:
     if route.request is not None:
         form = FORM if route.hears or route.form else JSON
         operation["requestBody"] = {"required": True, "content": {form: {"schema": book.ref(route.request)}}}
-    statuses = {*route.statuses, *((403,) if route.admin else ())}
+    statuses = {*route.statuses, *((403,) if route.is_for_admins(book.settings) else ())}
     if _is_guarded(route, book.settings):
         operation["security"] = [{"bearer": []}, {"key": []}]
         operation["responses"]["401"] = _answer(401, book.ref(route.error))

@@ -109,6 +109,56 @@ async def test_each_is_loaded_and_unloaded_by_its_name() -> None:
         assert (await served.ask("POST", "/models/unload", {"model": "second"})).status == 401
 
 
+async def test_without_an_admins_key_clients_load_where_models_change_places() -> None:
+    asked = {"model": "second"}
+    for options, key, status in (
+        ({"models_max": 1}, "", 200),
+        ({"models_autoload": False}, "", 200),
+        ({"models_max": 1, "api_keys": ["k"]}, "k", 200),
+        ({"models_max": 1, "api_keys": ["k"]}, "", 401),
+        ({"models_max": 1, "admin_api_key": "master", "api_keys": ["k"]}, "k", 403),
+        ({}, "", 404),
+    ):
+        catalog = catalog_of(options, SECOND)
+        async with serving(model=0, catalog=catalog, **options) as served:
+            answer = await served.ask("POST", "/models/unload", asked, **({"X_Api_Key": key} if key else {}))
+            assert (answer.status, served.engine.administration.unloaded) == (status, {1} if status == 200 else set())
+            paths = (await served.ask("GET", "/openapi.json", **({"X_Api_Key": key} if key else {}))).json.get(
+                "paths", {}
+            )
+            assert ("/models/load" in paths) == (status in (200, 403))
+    catalog = catalog_of({"models_max": 1}, SECOND)
+    async with serving(model=0, catalog=catalog, models_max=1, accounts=OfFile()) as served:
+        for name, status in (("alias/name", 404), ("second", 404), ("tiny", 200)):
+            answer = await served.ask("POST", "/models/unload", {"model": name}, X_Api_Key="theirs")
+            assert answer.status == status, name
+
+
+@pytest.mark.parametrize(
+    ("options", "autoload", "status", "is_loaded"),
+    [
+        ({"models_max": 1}, "false", 400, False),
+        ({"models_max": 1}, "maybe", 400, False),
+        ({"models_max": 1, "models_autoload": False}, "true", 200, True),
+        ({"models_max": 1, "models_autoload": False, "admin_api_key": "master"}, "true", 200, False),
+    ],
+)
+async def test_a_request_says_whether_its_model_is_loaded(
+    options: dict[str, Any], autoload: str, status: int, is_loaded: bool
+) -> None:
+    async with serving(model=0, catalog=catalog_of(options, SECOND | options), **options) as served:
+        served.engine.administration.unloaded.add(1)
+        client = await served.client()
+        client.send("POST", f"/v1/chat/completions?autoload={autoload}", {**CHAT, "model": "second"})
+        if status == 200:
+            finish_all(await served.engine.others[1].jobs.get())
+        answer = await client.answer()
+        assert answer.status == status
+        assert status == 200 or "autoload" in str(answer.json) or "second is not loaded" in str(answer.json)
+        assert (not served.engine.administration.unloaded) == is_loaded
+        assert (await served.ask("POST", "/v1/chat/completions?autoload=false", {"model": "tiny"})).status == 400
+
+
 async def test_a_realtime_session_is_of_the_model_it_was_connected_for() -> None:
     """No name within it makes it another's; the error says how."""
     async with served_both() as served, talking(served) as talk:

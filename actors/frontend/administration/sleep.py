@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from actorserve.http.errors import ApiError, bad_request
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.fields.decoding import not_loaded
 from actorserve.shm.kv_map.sleep import SleepWord
 
 from ...runtime.process import Context
@@ -30,7 +31,7 @@ class SleepWatch:
     def refusal(self, model: int) -> ApiError | None:
         """What a request for this model gets that comes now; None where it is taken."""
         if not self._loads and self.is_unloaded(model) and not self.is_on(by_itself=False):
-            return bad_request(f"model: {self._models[model].name} is not loaded; POST /models/load loads it.", "model")
+            return not_loaded(self._models[model].name)
         if all((state := word.state).is_on and state.refuses for word in self._words):
             return asleep("The server sleeps; POST /wake_up wakes it.")
         return None

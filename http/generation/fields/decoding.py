@@ -136,6 +136,11 @@ def check_model(
     raise no_model(asked)
 
 
+def not_loaded(name: str) -> ApiError:
+    """400, where who asks does not load it."""
+    return bad_request(f"model: {name} is not loaded; POST /models/load loads it.", "model")
+
+
 def no_model(asked: str) -> ApiError:
     """404."""
     return ApiError(404, f"The model `{asked:.256}` does not exist.", "model", "model_not_found")

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from ...accounts import check_model_of
 from ...generation.fields.decoding import no_model
 from ...generation.fields.unsupported import read
 from ...llamacpp.schemas import LlamaModel
+from ...middleware.context import ACCOUNT
 from ...settings import Settings
 from ...transport.json_response import json_response
 from .administration import HasAdministration
@@ -37,4 +39,5 @@ class LoadingApi:
         asked = read(LlamaModel, await self._read_body(request)).model
         if asked not in self._settings.served:
             raise no_model(asked)
+        check_model_of(request.get(ACCOUNT), asked)
         return self._settings.model

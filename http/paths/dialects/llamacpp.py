@@ -100,6 +100,7 @@ LLAMACPP: tuple[Route, ...] = (
             statuses=(*TAKES_BODY, *MODEL, 500, 503),
             error=answers.LlamaError,
             admin=True,
+            of_router=True,
         )
         for what, summary in (
             ("load", "Have a model in memory"),

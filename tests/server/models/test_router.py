@@ -19,7 +19,7 @@ from tests.support.models.gguf.files import split
 from tests.support.server import Server
 from tests.support.until import until
 
-from .test_loading import ADMIN, states, tell, text
+from .test_loading import states, tell, text
 
 NAMES = ["a", "b", "c"]
 
@@ -112,12 +112,15 @@ def test_whoever_dies_meanwhile(server: Server, client: httpx.Client, dies: str)
     until(lambda: len(loaded(client)) <= 1)
 
 
-def test_without_autoload_only_an_operator_loads(tmp_path: Path) -> None:
+def test_without_autoload_one_is_loaded_that_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(DEMO_FOLDER)
-    with Server("--models-dir", str(tmp_path), "--no-models-autoload", "--admin-api-key", "master") as running:
+    with Server("--models-dir", str(tmp_path), "--no-models-autoload") as running:
         with http_client(running) as client:
             answer = client.post("/v1/completions", json={"prompt": "a", "model": "a"})
             assert answer.status_code == 400 and answer.json()["error"]["param"] == "model"
             assert "/models/load" in answer.json()["error"]["message"]
-            assert client.post("/models/load", json={"model": "a"}, headers=ADMIN).status_code == 200
+            assert client.post("/models/load", json={"model": "a"}).status_code == 200
             assert text(client, "a")
+            assert client.post("/models/unload", json={"model": "a"}).status_code == 200
+            asked = client.post("/v1/completions?autoload=true", json={"prompt": "a", "model": "a", "max_tokens": 1})
+            assert asked.status_code == 200 and loaded(client) == {"a"}
