@@ -48,7 +48,7 @@ class ContentBlock(msgspec.Struct):
     name: str | None = None
     input: Object | None = None
     tool_use_id: str | None = None
-    content: str | list[Object] | None = None
+    content: str | list[Object] | Object | None = None  # an object: what a tool of another server's gave
     is_error: bool | None = None
     source: MediaSourceBlock | str | None = None  # a text: where a search_result was found
     title: str | None = None  # of a document, and these two

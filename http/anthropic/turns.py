@@ -10,6 +10,9 @@ from .tool_changes import CHANGES
 Placed = tuple[str, ContentBlock]  # a block, and its path in the request
 # Claude Code's note to whoever bills. It differs in each request, so that with it no prefix would be found again.
 NOT_FOR_MODELS = "x-anthropic-billing-header:"
+CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")  # the last two called tools that the server ran that answered
+RAN = "_tool_result"  # how types of what these gave end, which stands in the same message
+SEALED = "encrypted_"  # how names of fields begin that none but that server reads
 
 
 def messages_of(system: str | list[ContentBlock] | None, messages: list[AnthropicTurn]) -> list[Object]:
@@ -21,7 +24,7 @@ def messages_of(system: str | list[ContentBlock] | None, messages: list[Anthropi
     chat = _system(_for_models(_blocks(system, "system"))) if system else []
     for role, blocks in _turns(messages):
         if role == "assistant":
-            chat.append(_assistant(blocks))
+            chat += _assistant(blocks)
         elif role == "user":
             chat += _user(blocks)
         else:
@@ -37,8 +40,12 @@ def begins_answer(messages: list[AnthropicTurn]) -> bool:
         return False
     path = f"messages[{len(messages) - 1}]"
     blocks = _blocks(messages[-1].content, f"{path}.content")
-    if any(block.type == "tool_use" for _, block in blocks):
-        raise bad_request(f"{path}: after a tool_use block must come its tool_result.", path)
+    behind = next((at for at, (_, block) in enumerate(reversed(blocks)) if _ran(block)), len(blocks))
+    if not behind:
+        return False  # with what a tool gave, to which the model has said nothing yet
+    blocks = blocks[-behind:]
+    if called := next((block.type for _, block in blocks if block.type in CALLS), None):
+        raise bad_request(f"{path}: after a {called} block must come its tool_result.", path)
     if not any(block.text for _, block in blocks):
         raise bad_request(f"{path}: there is no text to go on with.", path)
     return True
@@ -97,12 +104,49 @@ def _result(path: str, block: ContentBlock) -> Object:
     return message | {"is_error": True} if block.is_error else message
 
 
-def _contents(given: str | list[Object] | None, path: str) -> list[Placed]:
+def _contents(given: str | list[Object] | Object | None, path: str) -> list[Placed]:
     """Blocks that stand inside another one."""
+    if isinstance(given, dict):
+        raise bad_request(f"{path} must be a text or a list of blocks, and no object.", path)
     return _blocks(checked(list[ContentBlock], given, path) if isinstance(given, list) else given, path)
 
 
-def _assistant(blocks: list[Placed]) -> Object:
+def _ran(block: ContentBlock) -> bool:
+    """Is it what a tool gave that another server ran as it answered?"""
+    return block.type.endswith(RAN)
+
+
+def _assistant(blocks: list[Placed]) -> list[Object]:
+    """One message; several where tools were run in between, whose results are as if the client had sent them."""
+    said: list[Object] = []
+    start = 0
+    for at, (path, block) in enumerate(blocks):
+        if _ran(block):
+            said += [_answer(blocks[start:at])] if start < at else []
+            said.append(_given_by_tool(path, block))
+            start = at + 1
+    return said if said and start == len(blocks) else [*said, _answer(blocks[start:])]
+
+
+def _given_by_tool(path: str, block: ContentBlock) -> Object:
+    """Texts as they are, all else as the JSON that came, without what only the one who wrote it reads."""
+    given = block.content
+    if isinstance(given, str):
+        content = given
+    elif isinstance(given, list) and all(isinstance(one.get("text"), str) for one in given):
+        content = "\n".join(one["text"] for one in given)
+    else:
+        content = encoded(_unsealed(given), f"{path}.content").decode()
+    return {"role": "tool", "tool_call_id": _given(path, block, "tool_use_id"), "content": content}
+
+
+def _unsealed(given: object) -> object:
+    if isinstance(given, dict):
+        return {name: _unsealed(value) for name, value in given.items() if not name.startswith(SEALED)}
+    return [_unsealed(one) for one in given] if isinstance(given, list) else given
+
+
+def _answer(blocks: list[Placed]) -> Object:
     texts: list[Placed] = []
     thinking: list[str] = []
     calls: list[Object] = []
@@ -112,7 +156,7 @@ def _assistant(blocks: list[Placed]) -> Object:
                 thinking.append(_given(path, block, "thinking"))
             case "redacted_thinking":  # none of this server's
                 continue
-            case "tool_use":
+            case kind if kind in CALLS:
                 calls.append(_call(path, block))
             case _:
                 texts.append((path, block))

@@ -38,6 +38,9 @@ def document(kind: str, **source: Any) -> dict[str, Any]:
     return {"type": "document", "source": {"type": kind, **source}}
 
 
+RUN = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "a"}}
+GAVE = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
@@ -53,7 +56,12 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (said({"type": "image", "source": "https://x"}), "messages[1].content[0].source"),
     (said({"type": "document", "source": "a"}), "messages[1].content[0].source"),
     (said({"type": "tool_reference"}), "messages[1].content[0].tool_name"),
-    (said({"type": "server_tool_use"}, role="assistant"), "messages[1].content[0]"),
+    (said(RUN | {"name": None}, role="assistant"), "messages[1].content[0].name"),
+    (said(RUN), "messages[1].content[0]"),
+    (said(RUN, role="assistant"), "messages[1]"),
+    (said(RUN, GAVE | {"tool_use_id": None}, role="assistant"), "messages[1].content[1].tool_use_id"),
+    (said(GAVE), "messages[1].content[0]"),
+    (said(result(1) | {"content": {}}), "messages[1].content[0].content"),
     (said(use(1)), "messages[1].content[0]"),
     (said({"type": "thinking", "thinking": "a"}), "messages[1].content[0]"),
     (said({"type": "text"}), "messages[1].content[0].text"),

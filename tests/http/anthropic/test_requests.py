@@ -125,6 +125,47 @@ def test_a_tool_that_was_found_is_its_name() -> None:
     assert chat(tools=[TOOL | {"defer_loading": True}]) == chat(tools=[TOOL])
 
 
+def run(number: int, kind: str = "server_tool_use", name: str = "web_search", **asked: str) -> dict[str, Any]:
+    return {"type": kind, "id": f"s{number}", "name": name, "input": asked}
+
+
+def gave(number: int, content: Any, kind: str = "web_search") -> dict[str, Any]:
+    return {"type": f"{kind}_tool_result", "tool_use_id": f"s{number}", "content": content}
+
+
+def test_tools_that_another_server_ran_are_calls_and_their_results() -> None:
+    """As a history that Anthropic has answered: all of it stands in one message."""
+    page = {"type": "web_search_result", "url": "https://a", "title": "T", "encrypted_content": "x", "page_age": None}
+    wrong = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
+    echo = run(3, "mcp_tool_use", "echo") | {"server_name": "here"}
+    answered = [
+        text("Let me look."),
+        *(run(1, query="a"), run(2, query="b"), gave(1, [page]), gave(2, wrong)),
+        *(echo, gave(3, [text("so"), text("it is")], "mcp")),
+        text("Found."),
+    ]
+    said = messages(("user", "hi"), ("assistant", answered), ("user", "thanks"))[1:-1]
+    assert [one["role"] for one in said] == ["assistant", "tool", "tool", "assistant", "tool", "assistant"]
+    assert said[0]["content"] == "Let me look."
+    calls = [(call["id"], call["function"]) for call in said[0]["tool_calls"]]
+    assert calls == [
+        (f"s{n}", {"name": "web_search", "arguments": f'{{"query":"{q}"}}'}) for n, q in ((1, "a"), (2, "b"))
+    ]
+    assert [one["tool_call_id"] for one in said if one["role"] == "tool"] == ["s1", "s2", "s3"]
+    found = {name: value for name, value in page.items() if name != "encrypted_content"}
+    assert json.loads(said[1]["content"]) == [found] and json.loads(said[2]["content"]) == wrong
+    assert said[4]["content"] == "so\nit is" and said[5] == {"role": "assistant", "content": "Found."}
+
+
+def test_an_answer_goes_on_behind_what_a_tool_gave() -> None:
+    """Where nothing was said to it yet, the model begins."""
+    looked = [text("Let me look."), run(1, query="a"), gave(1, [])]
+    for blocks, begins in ((looked, False), ([*looked, text("It")], True)):
+        made = chat(messages=[*HI, {"role": "assistant", "content": blocks}])
+        assert bool(made.get("continue_final_message")) is begins
+        assert made["messages"][-1]["role"] == ("assistant" if begins else "tool")
+
+
 def test_turns_of_text() -> None:
     said = messages(("user", [text("a")]), ("assistant", "b"), ("system", [text("c")]), ("user", [text("d")]))
     assert said == [
