@@ -21,7 +21,9 @@ MOST_PORT = 65535
 
 
 def check_transfer(params: dict[str, Any] | None, kv: KVSharing | None) -> None:
-    """A 400 names what cannot be."""
+    """A 400 names what cannot be. Without --kv-offload all is passed over: what would be fetched is computed here."""
+    if kv is None:
+        return
     for name, value in (params or {}).items():
         if name not in NAMES:
             raise bad_request(f"{FIELD}.{name} is none of {', '.join(NAMES)}.", f"{FIELD}.{name}")
@@ -29,10 +31,10 @@ def check_transfer(params: dict[str, Any] | None, kv: KVSharing | None) -> None:
             raise bad_request(f"{FIELD}.{name} must be true or false.", f"{FIELD}.{name}")
     if params and all(params.get(flag) for flag in FLAGS):
         raise bad_request(f"{FIELD}: a prompt is computed elsewhere, or goes on elsewhere, not both.", FIELD)
-    if hands_on(params) and (kv is None or not kv.gives):
+    if hands_on(params) and not kv.gives:
         text = "this server gives nobody blocks: --kv-offload has no folder, tcp or plugin."
         raise bad_request(f"{FIELD}.do_remote_decode: {text}", f"{FIELD}.do_remote_decode")
-    if _comes(params) and (kv is None or not kv.takes):
+    if _comes(params) and not kv.takes:
         text = "this server fetches no blocks of others: --kv-offload has no folder, peer or plugin."
         raise bad_request(f"{FIELD}.do_remote_prefill: {text}", f"{FIELD}.do_remote_prefill")
     peer_of(params, kv)

@@ -52,7 +52,7 @@ def check_fields(
     """All ranges, and a 400 for what is not built. `kv`: how servers come by each other's blocks. `most_logprobs`: of
     --max-logprobs, by whom it is known.
     """
-    check_built(request, (kv_transfer.FIELD,) if kv is not None else ())
+    check_built(request, (kv_transfer.FIELD,))
     kv_transfer.check_transfer(request.kv_transfer_params, kv)
     check_ranges(request)
     take_names(request)

@@ -80,8 +80,12 @@ def test_what_cannot_be(params: Any, kv: KVSharing, field: str) -> None:
     assert caught.value.status == 400 and caught.value.param == field
 
 
-def test_without_a_folder_it_is_refused() -> None:
-    with pytest.raises(ApiError) as caught:
-        check_fields(request(SIDECAR))
-    assert caught.value.status == 400 and caught.value.param == "kv_transfer_params"
-    check_fields(request({}))
+async def test_without_a_connector_they_are_passed_over() -> None:
+    """As in vLLM: the prompt is computed here, and the answer names nothing to go on with."""
+    async with serving() as served:
+        client = await served.client()
+        for params in (SIDECAR, FROM, {"of": "another connector"}):
+            client.send("POST", "/v1/completions", {"prompt": "hi", "kv_transfer_params": params})
+            finish_all(await served.job())
+            answer = await client.answer()
+            assert answer.status == 200 and "kv_transfer_params" not in answer.json
