@@ -58,12 +58,14 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
     name = architecture_name(whole)
     options, found = read_pooler(config), read_modules(folder)
     if (dual := _of_two(config, whole, options, folder, found)) is not None:
+        _check_calibration(options, "", name)
         return dual, None
     head = find_head(config, whole, options, name)
     if config.convert == "none" and name.endswith(GENERATES):
         raise ConfigError(f"--convert none: {name} goes on with texts; embed makes vectors of its hidden states")
     base = _base(config, whole, name)
     _check_head(whole, base, head, name)
+    _check_calibration(options, head.kind, name)
     hidden = _hidden_size(text)
     methods = [options.method] if options.method else found.methods if found else [_default(base, name)]
     activation, score = activations(whole, options, len(head.labels))
@@ -94,6 +96,8 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         pair=head.pair,
         templated=bool(head.kind and config.chat_template),
         step_tag=-1 if options.step_tag_id is None else options.step_tag_id,
+        logit_mean=options.logit_mean or 0.0,
+        logit_sigma=options.logit_sigma or 1.0,
         activation=activation,
         score_activation=score,
         prompts=found.prompts if found else {},
@@ -159,6 +163,11 @@ def _dimensions(options: PoolerOptions, width: int) -> int:
     if (cut := options.dimensions or 0) > width:
         raise ConfigError(f"{OPTION}: dimensions: {cut} is more than the {width} numbers of a vector")
     return cut
+
+
+def _check_calibration(options: PoolerOptions, head: str, name: str) -> None:
+    if not head and (options.logit_mean, options.logit_sigma) != (None, None):
+        raise ConfigError(f"{OPTION}: logit_mean and logit_sigma are of models with scores of labels; {name} has none")
 
 
 def _check_head(whole: Values, base: str, head: FoundHead, name: str) -> None:

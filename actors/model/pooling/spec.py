@@ -69,6 +69,8 @@ class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
     step_tag: int = -1  # scores by token are those of this token alone; -1: of all
     pair: PairForm | None = None
     templated: bool = False  # the chat template that the operator names makes one text of two
+    logit_mean: float = 0.0  # taken away from scores of labels before the activation
+    logit_sigma: float = 1.0  # by which they are divided then
     activation: str = ""  # of labels' scores in classification: as Pooling has it
     score_activation: str = ""  # of the score of a pair
     prompts: dict[str, str] = {}

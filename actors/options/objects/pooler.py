@@ -24,6 +24,8 @@ class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     use_activation: bool | None = None
     normalize: bool | None = None
     dimensions: int | None = None
+    logit_mean: float | None = None  # is taken away from scores of labels, before what makes probabilities of them
+    logit_sigma: float | None = None  # and they are divided by this
     classifier_from_token: list[str] | None = None  # tokens of whose logits a head is made
     step_tag_id: int | None = None  # scores by token are those of this token alone
     returned_token_ids: list[int] | None = None  # likewise a head, each token a label
@@ -48,8 +50,9 @@ def read_pooler(config: Config) -> PoolerOptions:
     text = config.pooler_config
     if text is None:
         return PoolerOptions()
+    values: Any = None
     try:
-        values: Any = msgspec.json.decode(text)
+        values = msgspec.json.decode(text)
         found = msgspec.convert(values, PoolerOptions)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{OPTION}: {_trouble(values, str(error))}") from None
@@ -58,6 +61,8 @@ def read_pooler(config: Config) -> PoolerOptions:
     if found.pooling_type is not None and found.pooling_type not in (*METHODS, *BY_TOKEN):
         known = (*METHODS, *BY_TOKEN)
         raise ConfigError(f"{OPTION}: pooling_type: {found.pooling_type} is none of {', '.join(known)}")
+    if found.logit_sigma == 0:
+        raise ConfigError(f"{OPTION}: logit_sigma: scores are divided by it, so that it must not be 0")
     if found.dimensions is not None and found.dimensions < 1:
         raise ConfigError(f"{OPTION}: dimensions: {found.dimensions} must be at least 1")
     if found.max_embed_len is not None:

@@ -81,10 +81,14 @@ class Pooler:
         for group in alike.values():
             own = wanted[group[0]]
             states, tokens = [hidden[index] for index in group], [ids[index] for index in group]
-            numbers = self._scores(states, tokens, own) if own.task in SCORED else self._vectors(states, own)
+            numbers = self._calibrated(states, tokens, own) if own.task in SCORED else self._vectors(states, own)
             made = activated(numbers, own.activation)
             found |= zip(group, [made] if own.task in BY_TOKEN else made.split(1), strict=True)
         return [found[index] for index in range(len(wanted))]
+
+    def _calibrated(self, hidden: list[Tensor], ids: list[Tensor], wanted: Pooling) -> Tensor:
+        """Scores as --pooler-config has them."""
+        return (self._scores(hidden, ids, wanted) - self.spec.logit_mean) / self.spec.logit_sigma
 
     def _scores(self, hidden: list[Tensor], ids: list[Tensor], wanted: Pooling) -> Tensor:
         """Of labels: a row for each prompt, or for each token of one."""

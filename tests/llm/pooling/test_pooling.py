@@ -164,6 +164,35 @@ def test_labels_and_rewards_of_a_decoder(tmp_path: Path) -> None:
         assert np.abs(one.outputs.data[-1] - last).max() < 1e-4
 
 
+def test_scores_are_calibrated(tmp_path: Path) -> None:
+    """Before what makes probabilities of them, and also where nothing does."""
+    write_model("qwen2", tmp_path, "SequenceClassification", labels=1, pad_token_id=383)
+    (raw,) = logits(tmp_path, "SequenceClassification", [(TEXTS[0], None)])
+    with make(tmp_path, pooler_config={"logit_mean": 0.5, "logit_sigma": 4}) as llm:
+        (plain,) = llm.classify(TEXTS[0], pooling_params=PoolingParams(use_activation=False), use_tqdm=False)
+        (likely,) = llm.classify(TEXTS[0], use_tqdm=False)
+        wanted = (float(raw[0]) - 0.5) / 4
+        assert plain.outputs.probs == pytest.approx([wanted], abs=1e-5)
+        assert likely.outputs.probs == pytest.approx([1 / (1 + np.exp(-wanted))], abs=1e-5)
+        rewards = llm.reward(TEXTS[0], pooling_params=PoolingParams(use_activation=False), use_tqdm=False)
+        assert rewards[0].outputs.data[-1] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"logit_sigma": 0}, "logit_sigma: scores are divided by it"),
+        ('{"logit_mean": 1e999}', "Number out of range"),
+        ({"logit_mean": "a"}, "logit_mean: Expected `float"),
+        ({"logit_mean": 1}, "are of models with scores of labels; BertModel has none"),
+    ],
+)
+def test_a_calibration_that_cannot_be(given: dict[str, Any] | str, said: str, tmp_path: Path) -> None:
+    write_model("bert", tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        make(tmp_path, pooler_config=given)
+
+
 def test_a_model_that_generates_pools_if_it_is_told_to(tmp_path: Path) -> None:
     write_generating("qwen2", tmp_path)
     write_tokenizer(tmp_path)
