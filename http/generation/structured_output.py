@@ -48,7 +48,8 @@ def constraint_of(
     reasoning_parser: str | None = None,
     defaults: Set[str] = frozenset(),
 ) -> AskedConstraint:
-    """What the request asks for; at most one of its fields may ask. `tool_parser`: of calls that are not forced;
+    """What the request asks for; of its fields one may ask, or several for the same (guidance names a grammar as older
+    and as newer releases of vLLM do, in one request). `tool_parser`: of calls that are not forced;
     `reasoning_parser`: of thinking, and of what stands around a chat's answer; `defaults`: of OPTIONS, those that JSON
     has anyway.
 
@@ -66,8 +67,9 @@ def constraint_of(
         )
         if constraint is not None
     ]
-    if len(found) > 1:
-        raise bad_request(f"Only one of {found[0][0]} and {found[1][0]} can be given.", found[1][0])
+    for other, wanted in found[1:]:
+        if wanted != found[0][1]:
+            raise bad_request(f"Only one of {found[0][0]} and {other} can be given.", other)
     field, constraint = found[0] if found else ("tools", None)
     if constraint is not None and field != "tool_choice" and not JSON.isdisjoint(constraint):
         constraint = _options(dict.fromkeys(defaults - _said(request, field), True)) | constraint

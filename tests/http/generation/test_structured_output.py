@@ -75,6 +75,25 @@ def test_other_names(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("new", "old", "value"),
+    [
+        ("grammar", "guided_grammar", "root ::= [0-9]"),
+        ("json", "guided_json", SCHEMA),
+        ("choice", "guided_choice", ["a"]),
+    ],
+)
+def test_the_same_by_an_old_and_a_new_name(new: str, old: str, value: Any) -> None:
+    assert constraint(structured_outputs={new: value}, **{old: value}) == (
+        {OTHER_NAMES[old]: value},
+        "structured_outputs",
+    )
+    with pytest.raises(ApiError, match=f"Only one of structured_outputs and {old}"):
+        constraint(structured_outputs={new: value, "whitespace_pattern": "x"}, **{old: value})
+    with pytest.raises(ApiError, match="Only one of structured_outputs and regex"):
+        constraint(structured_outputs={new: value}, regex="a+", **{old: value})
+
+
+@pytest.mark.parametrize(
     ("options", "wanted"),
     [
         ({"disable_any_whitespace": True}, {"blanks": ""}),
