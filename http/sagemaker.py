@@ -12,6 +12,7 @@ import msgspec
 
 SESSION = "X-Amzn-SageMaker-Session-Id"
 SESSION_OPENED, SESSION_CLOSED = "X-Amzn-SageMaker-New-Session-Id", "X-Amzn-SageMaker-Closed-Session-Id"
+ADAPTER = "X-Amzn-SageMaker-Adapter-Identifier"  # of /invocations: the model, whatever the body says
 NEW_SESSION = "NEW_SESSION"
 SESSION_S = 1200.0
 

@@ -16,8 +16,11 @@ from actorserve.http.generation.prepare import ask_chats
 from actorserve.http.handlers.answering import Answering
 from actorserve.http.middleware.context import ACCOUNT
 from actorserve.http.openai.schemas import ChatRequest
+from actorserve.http.sagemaker import ADAPTER
 from actorserve.http.settings import AdapterNames, MediaRules, ServedAdapter
-from tests.http.serving import SETTINGS
+from tests.http.bodies import HI
+from tests.http.fakes import finish_all
+from tests.http.serving import SETTINGS, serving
 
 
 class LoadingEngine:
@@ -90,3 +93,21 @@ async def test_what_a_key_may_not_ask_for_is_not_loaded() -> None:
         await answering.want_adapter(request, name)
     await answering.want_adapter(cast(Any, {}), "other")
     assert engine.wanted == ["mine", None, "other"]
+
+
+async def test_sagemakers_header_names_the_adapter() -> None:
+    """Whatever model the body has; a name that nothing has is no model, also where it is no text."""
+    async with serving(adapters=Loaded()) as served:
+        client = await served.client()
+        for body, names, model in (
+            ({"prompt": "hi", "model": "tiny"}, {ADAPTER: "mine"}, "mine"),
+            ({"messages": HI}, {ADAPTER: "mine"}, "mine"),
+            ({"prompt": "hi", "model": "mine"}, {}, "mine"),
+            ({"prompt": "hi"}, {}, "tiny"),
+        ):
+            client.send("POST", "/invocations", body, **names)
+            finish_all(await served.job())
+            assert (await client.answer()).json["model"] == model
+        for name in ("nobody", "\xff"):
+            refused = await served.ask("POST", "/invocations", {"prompt": "hi"}, **{ADAPTER: name})
+            assert (refused.status, refused.error["param"]) == (404, "model")

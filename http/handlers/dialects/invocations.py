@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 from aiohttp import web
 
 from actorserve.actors.model.pooling.spec import PoolingSpec
@@ -14,6 +15,7 @@ from ...errors import bad_request
 from ...generation.fields.decoding import decode
 from ...middleware.context import BODY
 from ...openai.schemas import InvocationRequest
+from ...sagemaker import ADAPTER
 
 if TYPE_CHECKING:
     from ..api import Api
@@ -40,11 +42,20 @@ class Invocations:
         body = decode(InvocationRequest, raw)
         if body.request_type is not None:
             return await self._sessions.invoke(request, raw)
+        if name := request.headers.get(ADAPTER):
+            request[BODY] = _with_model(raw, name)
         for field, handler in self._handlers.items():
             if getattr(body, field) is not None:
                 return await handler(request)
         names = ", ".join(self._handlers)
         raise bad_request(f"What is asked for is told by one of the fields {names}, and none is there.", "messages")
+
+
+def _with_model(raw: bytes, name: str) -> bytes:
+    """The same body, for this model; what the body says elsewhere stays as it was written."""
+    fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    model = msgspec.json.encode(name.encode(errors="replace").decode())  # headers may be no text
+    return msgspec.json.encode(fields | {"model": msgspec.Raw(model)})
 
 
 def _of_pooling(api: PoolingApi, spec: PoolingSpec) -> dict[str, Handler]:
