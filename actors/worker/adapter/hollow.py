@@ -3,18 +3,24 @@
 Every parameter is one zero that is shown as its whole shape. Buffers of whole numbers, by which others are looked up or
 divided, are what the model's class sets them to, and 0 where it sets nothing; those of truths are true. Products give
 zeros of their width without being computed; all else is computed as it is, on the CPU, so that what depends on values
-(which experts are hit) works as well.
+(which experts are hit) works as well. But of states that are gone through in chunks the shapes alone: a chunk of two
+tokens costs as much as a full one, and of a large model's layers minutes.
 """
 
 from __future__ import annotations
 
 import copy
-from inspect import signature
+from collections.abc import Callable
+from inspect import signature, unwrap
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 from transformers import PreTrainedModel
+
+IN_CHUNKS = ("chunk_", "torch_chunk_")  # what names of functions begin with that go through states so
 
 
 def hollow(make: Any) -> nn.Module:
@@ -39,6 +45,7 @@ def hollow(make: Any) -> nn.Module:
             module.forward = _Zeros(module.out_features)  # type: ignore[assignment]
         if shapes is not None:
             module.forward = shapes
+        _shape_chunks(module)
     return model
 
 
@@ -67,6 +74,32 @@ def _has_own_product(linear: nn.Linear) -> bool:
 
 def _nothing(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return torch.zeros_like(hidden_states)
+
+
+def _shape_chunks(module: nn.Module) -> None:
+    """Of functions that its forward pass calls, and that go through chunks, let it see the shapes alone."""
+    forward: Any = unwrap(type(module).forward)  # what is around it moves weights between devices
+    if not isinstance(forward, FunctionType):
+        return
+    known = forward.__globals__
+    chunked = [name for name in forward.__code__.co_names if name.startswith(IN_CHUNKS) and name in known]
+    if not chunked:
+        return
+    names = known | {name: _shaped(known[name]) for name in chunked}
+    own = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
+    own.__kwdefaults__ = forward.__kwdefaults__
+    module.forward = MethodType(own, module)
+
+
+def _shaped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What it would give, as zeros."""
+
+    def shapes(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+        found = function(*args, **kwargs)
+        return tree_map_only(Tensor, lambda tensor: torch.zeros_like(tensor, device="cpu"), found)
+
+    return shapes
 
 
 class _Shapes:

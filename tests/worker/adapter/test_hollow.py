@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -79,3 +80,31 @@ def test_whole_numbers_are_those_that_the_class_sets() -> None:
     assert not embeddings.token_type_ids.any(), "there is one type, 0"
     assert torch.equal(embeddings.position_ids[0], torch.arange(config.max_position_embeddings))
     assert shell(torch.ones(1, 2, dtype=torch.long)).last_hidden_state.shape == (1, 2, 4)
+
+
+def chunk_states(x: Tensor, *, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """As of delta rules in transformers."""
+    assert x.is_meta and (state is None or state.is_meta), "it is computed"
+    return x @ x.new_ones(COLUMNS, WIDTH), state
+
+
+def decorated(function: Any) -> Any:
+    return wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
+
+
+class States(nn.Module):
+    """A layer that goes through states in chunks."""
+
+    @decorated
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return chunk_states(x, state=state)
+
+
+def test_of_states_in_chunks_the_shapes_alone_are_seen() -> None:
+    shell, x, state = hollow(States), torch.ones(ROWS, COLUMNS), torch.ones(WIDTH)
+    for given, kept in ((None, None), (state, torch.zeros(WIDTH))):
+        out, after = shell(x, state=given)
+        assert torch.equal(out, torch.zeros(ROWS, WIDTH))
+        assert after is None if kept is None else torch.equal(after, kept)
+    with pytest.raises(AssertionError, match="it is computed"):
+        States()(x)
