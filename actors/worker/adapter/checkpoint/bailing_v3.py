@@ -4,6 +4,7 @@
 - Layers may have a limit L of their own for what a gate lets through, of routed experts (`expert_swiglu_limit_list`)
   and of the shared one (`share_expert_swiglu_limit_list`), 0 for none: min(silu(g), L) · max(-L, min(u, L)). The code
   beside the checkpoints does not heed them; their publisher serves them so.
+- Layers behind the last whole group of `layer_group_size` attend over latents, as the last one of each group does.
 """
 
 from __future__ import annotations
@@ -85,6 +86,13 @@ class LimitedMLP(BailingHybridMLP):
         gate = self.act_fn(self.gate_proj(x)).clamp(max=self.limit)
         product: Tensor = self.down_proj(gate * self.up_proj(x).clamp(-self.limit, self.limit))
         return product
+
+
+def layer_types(config: Any) -> list[str]:
+    """Of a config.json that does not tell them."""
+    layers, group = config.num_hidden_layers, config.layer_group_size
+    latent = [layer // group == layers // group or (layer + 1) % group == 0 for layer in range(layers)]
+    return ["full_attention" if one else "linear_attention" for one in latent]
 
 
 def _limit(block: Any, config: Any, layer: int) -> None:

@@ -22,7 +22,7 @@ from ....model.vision.refused import TEXTS_BY_TRANSFORMERS, instead, text_parts
 from ....model.vision.texts import KINDS, text_name
 from ....model.weights.weight_files import tensor_names
 from ....options.config import ConfigError
-from .bailing_v3 import BailingMoeV3ForCausalLM
+from .bailing_v3 import BailingMoeV3ForCausalLM, layer_types
 from .step3p5 import Step3p5
 
 log = logging.getLogger("worker")
@@ -62,6 +62,8 @@ def read_config(info: ModelInfo, trust: bool) -> Any:
         tied = getattr(outside, "tie_word_embeddings", None)  # by default, too, which a checkpoint may not be
         if tied and ("tie_word_embeddings" in values or not _has_head(Path(info.folder))):
             whole.tie_word_embeddings = True
+    if _apart(whole, info) is BailingMoeV3ForCausalLM and values.get("layer_types") is None:
+        whole.layer_types = layer_types(whole)
     for part in (whole, whole.get_text_config(decoder=True)):
         if hasattr(part, "quantization_config"):  # weights are decoded here
             del part.quantization_config

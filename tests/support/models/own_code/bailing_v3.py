@@ -52,12 +52,24 @@ FLASH = TINY | {
 }
 
 
+# Two layers behind the last whole group, which attend over latents.
+UNEVEN = TINY | {"num_hidden_layers": 6}
+
+
+def is_latent(layer: int, fields: dict[str, Any]) -> bool:
+    """Or linear?"""
+    group, layers = int(fields["layer_group_size"]), int(fields["num_hidden_layers"])
+    return layer % group == group - 1 or layer // group == layers // group
+
+
 def write(folder: Path, fields: dict[str, Any]) -> None:
     """A checkpoint with these in config.json."""
     from transformers import BailingHybridConfig
 
     torch.manual_seed(0)
-    config = BailingHybridConfig(**fields | {"kda_lower_bound": -5.0})
+    latent = [is_latent(layer, fields) for layer in range(fields["num_hidden_layers"])]
+    kinds = ["full_attention" if one else "linear_attention" for one in latent]
+    config = BailingHybridConfig(**fields | {"kda_lower_bound": -5.0, "layer_types": kinds})
     made: Any = BailingMoeV3ForCausalLM._from_config(config)  # type: ignore[no-untyped-call]
     model = made.float().eval()
     randomise(model)
@@ -66,14 +78,16 @@ def write(folder: Path, fields: dict[str, Any]) -> None:
             buffer.normal_(0, 0.2)
     model.save_pretrained(folder)
     tensors = load_file(folder / "model.safetensors")
-    save_file({_published(name): one for name, one in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {_published(name, fields): one for name, one in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
     write_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps(fields))
 
 
-def _published(name: str) -> str:
+def _published(name: str, fields: dict[str, Any]) -> str:
     """What transformers saves under another name."""
-    linear = (int(number.group(1)) + 1) % TINY["layer_group_size"] if (number := NUMBER.search(name)) else 0
+    linear = (number := NUMBER.search(name)) is not None and not is_latent(int(number[1]), fields)
     named = name.replace(".attention.dense.", ".attention.o_proj.") if linear else name
     return named.replace("model.embed_tokens.", "model.word_embeddings.")
 
@@ -91,8 +105,7 @@ class Reference:
         for layer in range(self.of["num_hidden_layers"]):
             at = f"model.layers.{layer}"
             mixed = self._norm(x, f"{at}.input_layernorm")
-            latent = (layer + 1) % self.of["layer_group_size"] == 0
-            x = x + (self._latent if latent else self._linear)(mixed, f"{at}.attention")
+            x = x + (self._latent if is_latent(layer, self.of) else self._linear)(mixed, f"{at}.attention")
             found = self._norm(x, f"{at}.post_attention_layernorm")
             dense = layer < self.of["first_k_dense_replace"]
             x = x + (self._mlp(found, f"{at}.mlp", None) if dense else self._experts(found, f"{at}.mlp", layer))

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.adapter import verify
 from tests.support.models.census import prompts, served, tight
-from tests.support.models.own_code.bailing_v3 import FLASH, LAYERS, TINY, Reference, write
+from tests.support.models.own_code.bailing_v3 import FLASH, LAYERS, TINY, UNEVEN, Reference, write
 
 from ..loaded import load, logits_of
 
 LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
-KINDS = {"tiny": TINY, "flash": FLASH}
+KINDS = {"tiny": TINY, "flash": FLASH, "uneven": UNEVEN}
 
 
 @pytest.fixture(scope="module", params=[pytest.param("tiny", marks=pytest.mark.slow), "flash"])
