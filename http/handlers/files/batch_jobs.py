@@ -8,6 +8,7 @@ them are files of its owner, as of OpenAI's batches. What deaths leave is what t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -64,9 +65,10 @@ class BatchJobsApi:
     async def create(self, request: web.Request) -> web.Response:
         """POST /v1/batch/jobs."""
         limit, owner = settings_of(self._settings).limit, owner_of(request)
-        body = _checked(read(BatchJobRequest, await self._read_body(request)))
+        raw = await self._read_body(request)
+        body = _checked(read(BatchJobRequest, raw))
         batch_id, created = new_id(request, MISTRAL, self._settings)
-        lines = JobLines(body.endpoint, body.model)
+        lines = JobLines(batch_id, body.endpoint, body.model)
         upload = self._files.upload_batch(batch_id)
         try:
             with on_full_disk():
@@ -85,7 +87,7 @@ class BatchJobsApi:
                     owner=owner,
                     order=time.time_ns(),
                     metadata=body.metadata,
-                    digest=upload.digest,
+                    digest=(digest := _digest(raw, upload)),
                     input_files=body.input_files or [],
                     model=body.model,
                 )
@@ -94,7 +96,7 @@ class BatchJobsApi:
             raise no_room(error, INPUT, limit) from None
         finally:
             await on_disk(upload.drop)
-        check_same(made.request.digest == upload.digest)
+        check_same(made.request.digest == digest)
         return json_response(job_object(made))
 
     async def _write_file(self, upload: Upload, lines: JobLines, name: str, param: str, owner: Owner) -> None:
@@ -169,6 +171,11 @@ def _checked(body: BatchJobRequest) -> BatchJobRequest:
     if bool(body.input_files) == bool(body.requests):
         raise bad_request(f"Either {INPUT} or requests must be given, with one at least.", INPUT)
     return body
+
+
+def _digest(raw: bytes, upload: Upload) -> str:
+    """Of what was asked: the body, and the lines, which files may have brought."""
+    return hashlib.sha256(raw + upload.digest.encode()).hexdigest()
 
 
 async def _write(upload: Upload, pieces: Iterator[bytes]) -> None:

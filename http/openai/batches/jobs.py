@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from actorserve.actors.files.batches import Batch
+from actorserve.actors.files.batches import Batch, LineError
 
-from ...errors import bad_request
+from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode
+from ...generation.fields.depth import check_depth
 from .objects import Object
 
 MOST_HOURS = 24 * 366
@@ -32,7 +34,7 @@ class JobLine(msgspec.Struct):
     """A request of a job: a line of its file, or one that came with it."""
 
     body: dict[str, msgspec.Raw]
-    custom_id: str | None = None  # its number, if left out
+    custom_id: str | None = None  # the job's id and its number, if left out
 
 
 class BatchJobRequest(msgspec.Struct):
@@ -80,8 +82,9 @@ class BatchJobQuery(msgspec.Struct):
 class JobLines:
     """A job's requests as lines of a batch."""
 
-    def __init__(self, endpoint: str, model: str | None) -> None:
-        self._endpoint, self._model = endpoint, model
+    def __init__(self, job_id: str, endpoint: str, model: str | None) -> None:
+        """`job_id`: what is left out is named by, as no client names a line of its own."""
+        self._job_id, self._endpoint, self._model = job_id, endpoint, model
         self._count = 0
 
     def of_requests(self, requests: Iterable[JobLine]) -> Iterator[bytes]:
@@ -97,10 +100,10 @@ class JobLines:
         body: dict[str, Any] = dict(request.body)
         if self._model is not None:
             body["model"] = self._model
-        name = str(self._count) if request.custom_id is None else request.custom_id
+        name = f"{self._job_id}-{self._count}" if request.custom_id is None else request.custom_id
         self._count += 1
         line = {"custom_id": name, "method": "POST", "url": self._endpoint, "body": body}
-        return msgspec.json.encode(line) + b"\n"
+        return msgspec.json.format(msgspec.json.encode(line), indent=-1) + b"\n"  # without line breaks of the client's
 
 
 def _lines(file: Any, name: str, longest: int) -> Iterator[JobLine]:
@@ -110,7 +113,10 @@ def _lines(file: Any, name: str, longest: int) -> Iterator[JobLine]:
         if len(line) > longest:
             raise bad_request(f"{name}: line {number} is longer than {longest} bytes (--max-body-bytes).", name)
         if line.strip():
-            yield decode(JobLine, line, f"{name}, line {number}")
+            try:
+                yield decode(JobLine, check_depth(line, "line"), whole="line")
+            except ApiError as error:
+                raise bad_request(f"{name}: line {number}: {error}", name) from None
 
 
 def _joined(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -137,7 +143,7 @@ def job_object(batch: Batch, outputs: list[Object] | None = None) -> Object:
         "agent_id": None,
         "output_file": state.output_file_id,
         "error_file": state.error_file_id,
-        "errors": [{"message": error.message, "count": 1} for error in state.errors],
+        "errors": _counted(state.errors),
         "outputs": outputs,
         "status": STATUSES[batch.status],
         "created_at": request.created_at,
@@ -148,3 +154,13 @@ def job_object(batch: Batch, outputs: list[Object] | None = None) -> Object:
         "succeeded_requests": state.completed,
         "failed_requests": state.failed,
     }
+
+
+def _counted(errors: list[LineError]) -> list[Object]:
+    """Each message once, with the first line that it is about, and of how many it is told."""
+    first = {error.message: error.line for error in reversed(errors)}
+    counts = Counter(error.message for error in errors)
+    return [
+        {"message": text if first[text] is None else f"line {first[text]}: {text}", "count": count}
+        for text, count in counts.items()
+    ]

@@ -55,7 +55,7 @@ async def test_requests_become_lines_of_a_batch(http: httpx.AsyncClient, tmp_pat
     same = {"method": "POST", "url": ENDPOINT}
     assert asked(tmp_path, job) == [
         {"custom_id": "x", "body": BODY | {"model": "m"}, **same},
-        {"custom_id": "1", "body": {"model": "m"}, **same},
+        {"custom_id": f"{job['id']}-1", "body": {"model": "m"}, **same},
     ]
     found = BatchStore(Folder(tmp_path)).get(job["id"])
     assert found is not None and found.request.expires_at == found.request.created_at + 7200
@@ -70,7 +70,7 @@ async def test_the_lines_of_all_its_files_are_brought_along(
     job = await begin(http, input_files=[one["id"] for one in files])
     assert [(line["custom_id"], line["body"]) for line in asked(tmp_path, job)] == [
         ("a", {"max_tokens": 3}),
-        ("1", {"model": "other"}),
+        (f"{job['id']}-1", {"model": "other"}),
         ("b", {}),
     ]
     for one in files:
@@ -98,11 +98,37 @@ async def test_what_cannot_be_is_told(
     assert not BatchStore(Folder(tmp_path)).all()
 
 
-async def test_a_line_that_is_no_request_is_named(http: httpx.AsyncClient, tmp_path: Path) -> None:
-    file = await upload(http, b'{"body": {}}\n\n{"custom_id": "b"}\n')
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"custom_id": "b"}', "body is missing"),
+        (b'{"body": {"x": ' + b"[" * 40_000 + b"]" * 40_000 + b"}}", "The line is nested too deeply"),
+        (b'{"body": {"x": "\xff"}}', "The line is not UTF-8"),
+        (b"{", "The line is not valid JSON"),
+    ],
+)
+async def test_a_line_that_is_no_request_is_named(
+    http: httpx.AsyncClient, tmp_path: Path, line: bytes, said: str
+) -> None:
+    file = await upload(http, b'{"body": {}}\n\n' + line + b"\n")
     answer = await http.post(PATH, json={"endpoint": ENDPOINT, "input_files": [file["id"]]})
-    assert answer.status_code == 400 and "input_files[0], line 3.body is missing" in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "input_files[0]")
+    assert f"input_files[0]: line 3: {said}" in error["message"]
     assert not BatchStore(Folder(tmp_path)).all()
+
+
+async def test_a_body_may_have_line_breaks(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    body = {"endpoint": ENDPOINT, "requests": [{"custom_id": "a", "body": BODY}, {"custom_id": "b", "body": BODY}]}
+    answer = await http.post(PATH, content=json.dumps(body, indent=2), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200, answer.text
+    assert [(one["custom_id"], one["body"]) for one in asked(tmp_path, answer.json())] == [("a", BODY), ("b", BODY)]
+
+
+async def test_names_that_are_made_up_are_none_of_the_clients(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    requests = [{"custom_id": "1", "body": BODY}, {"body": BODY}, {"body": BODY}, {"custom_id": "2", "body": BODY}]
+    names = [one["custom_id"] for one in asked(tmp_path, await begin(http, requests=requests))]
+    assert len({*names}) == 4 and (names[0], names[3]) == ("1", "2")
 
 
 async def test_how_far_it_is_and_what_has_come_of_it(http: httpx.AsyncClient, tmp_path: Path) -> None:
@@ -120,9 +146,14 @@ async def test_how_far_it_is_and_what_has_come_of_it(http: httpx.AsyncClient, tm
     assert told["outputs"] == lines and told["output_file"] == file_id
     result = (await http.get(f"/v1/files/{file_id}")).json()
     assert (result["sample_type"], result["source"], result["num_lines"]) == ("batch_result", "mistral", 2)
-    failed = BatchState(status="failed", errors=[LineError("x", "It is wrong.")], ended_at=5)
-    store.save(job["id"], failed)
-    assert (await http.get(f"{PATH}/{job['id']}")).json()["errors"] == [{"message": "It is wrong.", "count": 1}]
+    told_of = [("It is wrong.", None), ("So is this.", 3), ("It is late.", 4), ("So is this.", 5)]
+    errors = [LineError("x", message, None, line) for message, line in told_of]
+    store.save(job["id"], BatchState(status="failed", errors=errors, ended_at=5))
+    assert (await http.get(f"{PATH}/{job['id']}")).json()["errors"] == [
+        {"message": "It is wrong.", "count": 1},
+        {"message": "line 3: So is this.", "count": 2},
+        {"message": "line 4: It is late.", "count": 1},
+    ]
 
 
 async def test_jobs_are_listed_by_pages_and_apart_from_batches(http: httpx.AsyncClient, tmp_path: Path) -> None:
@@ -165,8 +196,22 @@ async def test_a_request_that_is_sent_again_begins_one_job(http: httpx.AsyncClie
     body = {"endpoint": ENDPOINT, "requests": [{"body": BODY}]}
     first, again = [(await http.post(PATH, json=body, headers=key)).json() for _ in range(2)]
     assert first == again
-    other = await http.post(PATH, json={**body, "model": "m"}, headers=key)
-    assert other.status_code == 422
+    for other in ({"model": "m"}, {"metadata": {"a": "b"}}, {"timeout_hours": 2}):
+        assert (await http.post(PATH, json={**body, **other}, headers=key)).status_code == 422, other
+
+
+async def test_files_with_other_lines_are_another_request(http: httpx.AsyncClient) -> None:
+    sent = {"Idempotency-Key": "file"}
+    answers = []
+    for content in (b'{"body": {}}\n', b'{"body": {"n": 1}}\n'):
+        file = await http.post(
+            "/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", content)}, headers=sent
+        )
+        answers.append(
+            await http.post(PATH, json={"endpoint": ENDPOINT, "input_files": [file.json()["id"]]}, headers=sent)
+        )
+        assert (await http.delete(f"/v1/files/{file.json()['id']}")).status_code == 200
+    assert [answer.status_code for answer in answers] == [200, 422]
 
 
 async def test_files_as_mistrals_clients_read_them(http: httpx.AsyncClient) -> None:
