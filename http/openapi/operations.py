@@ -51,8 +51,19 @@ class WeightsUpdated(Said):
     message: str
 
 
+class Resting(Said):
+    status: Literal["sleeping", "awake"]
+
+
 class Slept(Said):
-    status: Literal["asleep", "awake"]
+    status: Literal["sleeping"]
+    level: int
+    elapsed_ms: float
+
+
+class Woken(Resting):
+    tags_woken: list[str] | None
+    elapsed_ms: float
 
 
 class IsSleeping(Said):

@@ -247,7 +247,7 @@ ADMINISTRATION: tuple[Route, ...] = (
         "/wake_up",
         "administration.wake_up",
         "Have them again",
-        answers.Slept,
+        answers.Woken,
         query=WakeOptions,
         statuses=(400, 500, 503),
         admin=True,

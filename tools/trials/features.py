@@ -287,7 +287,7 @@ def _of_administration(server: Launched, folder: Path, found: list[Seen]) -> Non
         ("/stop_profile", {}, lambda told: Path(told["path"]).parent == folder),
         ("/scale_elastic_ep", {"new_data_parallel_size": 2}, lambda told: True),
         ("/scale", {"engines": 1}, lambda told: True),
-        ("/sleep?level=1", {}, lambda told: told["status"] == "asleep"),
+        ("/sleep?level=1", {}, lambda told: told["status"] == "sleeping"),
         ("/wake_up", {}, lambda told: told["status"] == "awake"),
         ("/update_weights", {}, lambda told: True),
         (CHAT, chat()[1], lambda told: "Paris" in said(told)),

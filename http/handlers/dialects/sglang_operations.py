@@ -53,13 +53,13 @@ class SglangOperations:
             raise bad_request(f"tags must name {' and '.join(PARTS)}, or none: they are given back together.", "tags")
         if parts:
             await self._engine.administration.sleep(1, "keep", False, MOST_WAIT_S)
-        return json_response({"status": "asleep" if self._engine.administration.is_sleeping() else "awake"})
+        return json_response({"status": "sleeping" if self._engine.administration.is_sleeping() else "awake"})
 
     async def resume_memory(self, request: web.Request) -> web.Response:
         """POST /resume_memory_occupation."""
         if parts := await self._parts(request):
             await self._engine.administration.wake_up(parts)
-        return json_response({"status": "asleep" if self._engine.administration.is_sleeping() else "awake"})
+        return json_response({"status": "sleeping" if self._engine.administration.is_sleeping() else "awake"})
 
     async def _parts(self, request: web.Request) -> list[str]:
         """That the body names; all, if it names none. Empty: graphs alone."""

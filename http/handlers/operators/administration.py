@@ -155,9 +155,9 @@ class Administration:
     async def sleep(self, request: web.Request) -> web.Response:
         """Answered once memory is given back. It may be done twice."""
         options = decode_query(SleepOptions, request.query)
-        refuses = options.new_requests == "refuse"
+        refuses, begun = options.new_requests == "refuse", time.monotonic()
         await self._engine.administration.sleep(options.level, options.mode, refuses, options.max_wait)
-        return json_response({"status": "asleep"})
+        return json_response({"status": "sleeping", "level": options.level, "elapsed_ms": _ms_since(begun)})
 
     async def wake_up(self, request: web.Request) -> web.Response:
         """Answered once the weights are loaded, if they are wanted. It may be done twice."""
@@ -166,8 +166,14 @@ class Administration:
         for part in wanted:
             if part not in PARTS:
                 raise bad_request(f"tags must be among {' and '.join(PARTS)}, not {part:.64}.", "tags")
+        begun = time.monotonic()
         await self._engine.administration.wake_up(wanted or list(PARTS))
-        return json_response({"status": "asleep" if self._engine.administration.is_sleeping() else "awake"})
+        status = "sleeping" if self._engine.administration.is_sleeping() else "awake"
+        return json_response({"status": status, "tags_woken": wanted or None, "elapsed_ms": _ms_since(begun)})
 
     async def is_sleeping(self, request: web.Request) -> web.Response:
         return json_response({"is_sleeping": self._engine.administration.is_sleeping()})
+
+
+def _ms_since(begun: float) -> float:
+    return round(1000 * (time.monotonic() - begun), 3)

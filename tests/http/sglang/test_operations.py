@@ -55,7 +55,7 @@ async def test_memory_is_given_back_as_a_whole_and_taken_in_parts() -> None:
             assert (answer.status, answer.error["param"]) == (400, "tags") and text in answer.error["message"]
         assert (await ask("release", "cuda_graph")).json == {"status": "awake"}
         for tags in ([], ["kv_cache", "weights", "cuda_graph"]):
-            assert (await ask("release", *tags)).json == {"status": "asleep"}
+            assert (await ask("release", *tags)).json == {"status": "sleeping"}
         assert administration.sleeps == [(1, "keep", False, 300)] * 2
         assert (await ask("resume", "weights")).status == (await ask("resume")).status == 200
         assert administration.woken == [["weights"], ["weights", "kv_cache"]]

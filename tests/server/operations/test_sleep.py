@@ -71,7 +71,9 @@ async def test_memory_is_given_back(server: Server, level: int) -> None:
         before, pid = private_bytes(server.actors()["worker"]), server.actors()["worker"]
         deaths = restarts(server)
         assert kv_bytes(server) > 0
-        assert await ask(session, "post", f"/sleep?level={level}") == {"status_code": 200, "status": "asleep"}
+        slept = await ask(session, "post", f"/sleep?level={level}")
+        assert slept.pop("elapsed_ms") > 0
+        assert slept == {"status_code": 200, "status": "sleeping", "level": level}
         assert server.actors()["worker"] != pid and not kv_bytes(server)
         assert private_bytes(server.actors()["worker"]) < before - (10 << 20), "the model has 14 MB"
         assert (await ask(session, "get", "/is_sleeping"))["is_sleeping"] is True
@@ -101,7 +103,7 @@ async def test_who_is_kept_goes_on_whoever_dies_meanwhile(server: Server) -> Non
         streams = [Stream(session, **LONG) for _ in range(4)]
         for stream in streams:
             await stream.moved()
-        assert (await ask(session, "post", "/sleep?mode=keep"))["status"] == "asleep"
+        assert (await ask(session, "post", "/sleep?mode=keep"))["status"] == "sleeping"
         for name in ("scheduler", "worker", "frontend-0", "frontend-1"):
             os.kill(server.actors()[name], signal.SIGKILL)
         async with session_of(server) as again:
@@ -131,7 +133,7 @@ async def test_a_death_in_the_middle_of_it_loses_nothing(server: Server, victim:
         asked = asyncio.create_task(ask(session, "post", "/sleep?mode=keep"))
         await asyncio.sleep(0)
         await kill(server, victim)
-        assert (await asyncio.wait_for(asked, PATIENCE_S))["status"] == "asleep"
+        assert (await asyncio.wait_for(asked, PATIENCE_S))["status"] == "sleeping"
         asked = asyncio.create_task(ask(session, "post", "/wake_up"))
         await asyncio.sleep(0)
         await kill(server, victim)
@@ -145,17 +147,18 @@ async def test_what_runs_is_aborted_or_ends_first(server: Server) -> None:
         text = await expected(session)
         stream = Stream(session, **LONG)
         await stream.moved()
-        assert (await ask(session, "post", "/sleep?mode=wait"))["status"] == "asleep"
+        assert (await ask(session, "post", "/sleep?mode=wait"))["status"] == "sleeping"
         await asyncio.wait_for(stream.task, PATIENCE_S)
         assert (stream.text, stream.finish_reason) == (text, "length")
-        assert (await ask(session, "post", "/wake_up?tags=weights"))["status"] == "asleep"
+        woken = await ask(session, "post", "/wake_up?tags=weights")
+        assert (woken["status"], woken["tags_woken"]) == ("sleeping", ["weights"]) and woken["elapsed_ms"] > 0
         other = asyncio.create_task(complete(session, **SHORT))
         assert not (await asyncio.wait([other], timeout=0.3))[0], "there is no KV memory"
         assert (await ask(session, "post", "/wake_up?tags=kv_cache"))["status"] == "awake"
         await other
         stream = Stream(session, **LONG | {"max_tokens": 1000})
         await stream.moved()
-        assert (await ask(session, "post", "/sleep"))["status"] == "asleep"
+        assert (await ask(session, "post", "/sleep"))["status"] == "sleeping"
         await asyncio.wait_for(stream.task, PATIENCE_S)
         assert stream.finish_reason == "abort"
 
@@ -215,7 +218,7 @@ async def test_a_hundred_sleeps_under_load_leave_nothing(server: Server) -> None
             if number % 5 == 4:
                 victims = server.actors()
                 os.kill(victims[sorted(victims)[number // 5 % len(victims)]], signal.SIGKILL)
-            assert (await asyncio.wait_for(asked, PATIENCE_S))["status"] == "asleep"
+            assert (await asyncio.wait_for(asked, PATIENCE_S))["status"] == "sleeping"
             assert not kv_bytes(server)
             assert (await asyncio.wait_for(ask(session, "post", "/wake_up"), PATIENCE_S))["status"] == "awake"
             if number == 20:
