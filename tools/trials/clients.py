@@ -176,6 +176,7 @@ CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
     "mistralai": (("mistralai",), _of_python("mistralai")),
     "cohere": (("cohere",), _of_python("cohere")),
     "ollama": (("ollama",), _of_python("ollama")),
+    "haystack": (("haystack-ai", "ollama-haystack"), _of_python("haystack")),
     "dspy": (("dspy", "numpy", "mcp"), _of_python("dspy")),
     "aider": (("aider-chat",), _aider),
     "open_webui": (("open-webui",), _open_webui),
