@@ -107,6 +107,11 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return growth
 
+    def chosen_within(self, length: int) -> int | None:
+        """How many tokens a query sees at most in texts of up to so many, where the model chooses them; None: all."""
+        index = None if self.latent is None else self.latent.index
+        return index.topk if index is not None and length > index.topk else None
+
     @property
     def turning(self) -> int:
         """How wide that is of a head which rotations are made for."""

@@ -52,7 +52,9 @@ class SplitScratch:
     """For one model."""
 
     def __init__(self, shape: Architecture, longest: int, counts: Iterable[int], device: torch.device) -> None:
-        """`counts`: of rows that decode, for which there are graphs, and the most that there may be."""
+        """`longest`: positions that there may be; where the model chooses what is seen of them, attention is over that
+        alone. `counts`: of rows that decode, for which there are graphs, and the most that there may be."""
+        longest = shape.chosen_within(longest) or longest
         processors, layer = processors_of(device), attention_of(shape)
         self._layer, self._longest, self._device, self.processors = layer, longest, device, processors
         self._seen = max(longest if own is None or own.window is None else own.window for own in shape.kv.layers)
@@ -76,7 +78,8 @@ class SplitScratch:
     def is_uneven(self, rows: int, lengths: np.ndarray) -> bool:
         """Whether one of these, in a step for so many rows, is so much longer than the others that these would wait for
         it, and its programs shorter by the second way."""
-        return bool(lengths.max() > max(LONG * self._plain[rows], 2 * lengths.mean()))
+        seen = np.minimum(lengths, self._longest)
+        return bool(seen.max() > max(LONG * self._plain[rows], 2 * seen.mean()))
 
     @contextmanager
     def uneven(self) -> Iterator[None]:

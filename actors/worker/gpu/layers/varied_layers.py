@@ -112,8 +112,7 @@ class VariedModel(GpuModel):
         self.varied: list[VariedLayer] = []
         super().__init__(build, max_length, fused=False)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
-        chooses = None if shape.latent is None else shape.latent.index
-        self.topk = chooses.topk if chooses is not None and max_length > chooses.topk else None  # None: all are seen
+        self.topk = shape.chosen_within(max_length)
         kinds, kind_of = shape.rope_kinds()
         tables = [_tables(rope, shape.turning, max_length, device) for rope in kinds]
         self.turns_of = [tables[kind] for kind in kind_of]

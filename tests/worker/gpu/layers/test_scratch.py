@@ -14,6 +14,7 @@ if not torch.cuda.is_available():
 
 from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.rope import Rope
+from actorserve.actors.model.shapes import IndexShape, LatentShape
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes, smallest
 from actorserve.actors.worker.gpu.layers import scratch
 from actorserve.actors.worker.gpu.layers.scratch import SplitScratch
@@ -92,6 +93,24 @@ def test_windows_hold_no_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for windows, divides in (((4096,), False), ((4096, None), True), ((32768,), True)):
         shape = msgspec.structs.replace(SHAPE, windows=windows)
         assert SplitScratch(shape, 131072, [64], CPU).divides(64) == divides
+
+
+@pytest.mark.parametrize("heads", [8, 16])
+def test_rows_that_see_chosen_tokens_alone_are_not_long(heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long their texts are: each reads as many latents. Where no text is longer than that, all are read."""
+    monkeypatch.setattr(scratch, "PROCESSORS", PROCESSORS)
+    index = IndexShape(topk=2048, heads=64, dim=128, interleaved=False, layers=(True,))
+    sizes = LatentShape(q_rank=1536, rank=512, plain=128, turning=64, value_dim=128, norm_eps=1e-6)
+    every = msgspec.structs.replace(SHAPE, heads=heads, kv_heads=heads, latent=sizes)
+    some = msgspec.structs.replace(every, latent=msgspec.structs.replace(sizes, index=index))
+    counts = [1, 8, 16, 64, 128]
+    found, plain = SplitScratch(some, 131072, counts, CPU), SplitScratch(some, 2048, counts, CPU)
+    lengths = np.full(16, 1000)
+    lengths[7] = 131072
+    for rows in counts:
+        assert not found.divides(rows) and not found.is_uneven(rows, lengths)
+        assert found.of(rows).partial.shape == plain.of(rows).partial.shape
+    assert any(SplitScratch(every, 131072, counts, CPU).divides(rows) for rows in counts)
 
 
 def test_when_rows_are_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
