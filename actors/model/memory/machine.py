@@ -37,7 +37,9 @@ class Sized(Protocol):
 
 
 NO_BYTES: Mapping[str, float] = {}
-DECODED = (Axis.EXPERT_INTERMEDIATE, Axis.LATENT_HEADS)  # experts, and what multiplies queries and results of latents
+# Of experts, of what multiplies queries and results of latents, and of what chooses which of them are seen.
+DECODED = (Axis.EXPERT_INTERMEDIATE, Axis.LATENT_HEADS, Axis.INDEX_QUERIES, Axis.INDEX_KEY, Axis.INDEX_HEADS)
+FLOAT32_BYTES = 4  # of a number of what weighs heads of an indexer, whatever the model's type is
 
 
 def may_have_gpu() -> bool:
@@ -166,6 +168,9 @@ def weight_bytes(
             continue
         if name in own_bytes and spec.kind is Kind.WEIGHT and not decoded:
             total += math.prod(shape.tensor_shape(spec)) * own_bytes[name]
+            continue
+        if Axis.INDEX_HEADS in spec.rows:
+            total += math.prod(shape.tensor_shape(spec)) * FLOAT32_BYTES
             continue
         own = methods.get(name, shape.quantization).bytes_per_weight if spec.kind is Kind.WEIGHT else None
         total += math.prod(shape.tensor_shape(spec)) * (dtype.itemsize if own is None else own)

@@ -16,6 +16,7 @@ from ..test_runner import DEVICE, ROWS, GpuDriver, load_model, make_gpu_runner, 
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import read_json, resolve_model
 from actorserve.actors.model.memory.kv_memory import plan_kv_memory
+from actorserve.actors.model.memory.machine import weight_bytes
 from actorserve.actors.model.sharding import shard_shape
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.gpu import executor
@@ -130,6 +131,22 @@ def test_what_tokens_are_chosen_by_lies_behind_the_latents(checkpoints: Folders)
             keys.fill_(1)
             assert not index.any() and keys.is_contiguous() and index.is_contiguous()
     assert given == sizes * 3
+
+
+def test_what_chooses_is_counted_as_floats(checkpoints: Folders) -> None:
+    """In a checkpoint of 8 bits, whose other weights stay so; what weighs heads is float32."""
+    form = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [16, 16]}
+    values = read_json(checkpoints("deepseek_v32") / "config.json")
+    shape = read_architecture(values | {"quantization_config": form})
+    heads, dim, rank, hidden = (
+        values[name] for name in ("index_n_heads", "index_head_dim", "q_lora_rank", "hidden_size")
+    )
+    numbers = {"wq_b": heads * dim * rank * 2, "wk": dim * hidden * 2, "weights_proj": heads * hidden * 4}
+    for name, size in numbers.items():
+        own = [f"model.layers.{layer}.self_attn.indexer.{name}" for layer in range(3)]
+        for stays in (True, False):
+            taken = weight_bytes(shape, torch.bfloat16, stays=stays)
+            assert taken - weight_bytes(shape, torch.bfloat16, without=own, stays=stays) == 3 * size, name
 
 
 def test_members_of_a_group_choose_alike(checkpoints: Folders) -> None:
