@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import math
 import re
 from collections import Counter
@@ -26,6 +27,7 @@ NUMERIC = (  # options that answers depend on
     *("tensor_parallel_size", "enable_expert_parallel", "load_format", "seed", "worker"),
 )
 LICENSE = re.compile(r"(?i)(licen[cs]e|copying)(\.(txt|md))?")  # names of files
+log = logging.getLogger("frontend")
 MOST_LICENSE = 256 << 10  # bytes of it
 PACKED = ("I32", "I64", "U32")  # several weights in a number: how many there are, their shapes do not say
 
@@ -109,13 +111,21 @@ def _read(folder: Path, architecture: str, without_weights: bool) -> ModelCard:
 
 
 def _license_of(folder: Path) -> str:
-    """The text of the first of its files that is one; of a longer one the beginning. What is no text is none."""
-    files = (path for path in sorted(folder.iterdir()) if LICENSE.fullmatch(path.name) and path.is_file())
-    if (file := next(files, None)) is None:
-        return ""
-    with file.open("rb") as read:
-        text = read.read(MOST_LICENSE)
-    return "" if b"\0" in text else text.decode(errors="replace").strip()
+    """The text of the first of its files that is one; of a longer one the beginning. What is no text, or cannot be
+    read, is none.
+    """
+    for path in sorted(folder.iterdir()):
+        if not LICENSE.fullmatch(path.name) or not path.is_file():
+            continue
+        try:
+            with path.open("rb") as file:
+                text = file.read(MOST_LICENSE)
+        except OSError as error:
+            log.warning("%s cannot be read, and no license is told of it: %s", path, error)
+            continue
+        if b"\0" not in text:
+            return text.decode(errors="replace").strip()
+    return ""
 
 
 def _stored_as(tensors: dict[str, StoredTensor]) -> str:

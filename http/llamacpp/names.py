@@ -47,12 +47,12 @@ def take_names(request: LlamaFields) -> None:
     """Give the fields that they stand for what they say."""
     if request.repetition_penalty is None:
         request.repetition_penalty = request.repeat_penalty
-    for name, value in unused(request.samplers or []).items():
+    for name, value in unused(request.samplers or [], request.mirostat).items():
         setattr(request, name, value)
 
 
-def unused(samplers: list[str] | str) -> dict[str, Any]:
-    """What turns off the samplers that are not among these, if any are named."""
+def unused(samplers: list[str] | str, mirostat: int | None) -> dict[str, Any]:
+    """What turns off the samplers that are not among these, if any are named. Mirostat is in the place of all."""
     if isinstance(samplers, str):
         names = [LETTERS.get(letter, letter) for letter in samplers]
     else:
@@ -60,7 +60,8 @@ def unused(samplers: list[str] | str) -> dict[str, Any]:
     for name in names:
         if name not in SAMPLERS:
             raise bad_request(f"samplers: {name[:64]!r} is none of {', '.join(SAMPLERS)}.", "samplers")
+    if mirostat or not samplers:
+        return {}
     used = {field for name in names for field in SAMPLERS[name]}
-    if INFILL in names and "temperature" not in names:
-        return {name: value for name, value in OFF.items() if name not in used} | {"temperature": 0}
-    return {name: value for name, value in OFF.items() if name not in used} if samplers else {}
+    off = {name: value for name, value in OFF.items() if name not in used}
+    return off | {"temperature": 0} if INFILL in names and "temperature" not in names else off

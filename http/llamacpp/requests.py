@@ -107,7 +107,7 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
         given["logprobs"] = body.n_probs
     if body.logit_bias:
         given["logit_bias"] = _biases(body.logit_bias)
-    return decode(TokensRequest, encoded(given | unused(body.samplers or []), None))
+    return decode(TokensRequest, encoded(given | unused(body.samplers or [], body.mirostat), None))
 
 
 class _Texts(msgspec.Struct):

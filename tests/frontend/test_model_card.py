@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,7 @@ async def test_of_a_folder_that_has_gone_there_are_no_sizes() -> None:
         ({"LICENSE": b"All may.\n", "README.md": b"no"}, "All may."),
         ({"license.txt": b"\xff" + b"a" * MOST_LICENSE}, "\ufffd" + "a" * (MOST_LICENSE - 1)),
         ({"LICENSE.md": b"a\0b"}, ""),
+        ({"COPYING": b"a\0b", "LICENSE": b"All may."}, "All may."),
         ({"LICENSES.json": b"{}"}, ""),
     ],
 )
@@ -56,3 +58,21 @@ async def test_the_license_is_what_lies_with_the_model(tmp_path: Path, files: di
         (tmp_path / name).write_bytes(content)
     config = Config(model=str(tmp_path))
     assert (await model_card.card_of(config, resolve_model(config))).license == told
+
+
+async def test_a_license_that_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in DEMO_FOLDER.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    for name in ("COPYING", "LICENSE"):
+        (tmp_path / name).write_text("All may.")
+    opened = Path.open
+
+    def refused(path: Path, *args: Any, **how: Any) -> Any:
+        if path.name == "COPYING":
+            raise PermissionError("not for you")
+        return opened(path, *args, **how)
+
+    monkeypatch.setattr(Path, "open", refused)
+    config = Config(model=str(tmp_path))
+    card = await model_card.card_of(config, resolve_model(config))
+    assert (card.license, card.hidden > 0) == ("All may.", True)

@@ -23,6 +23,10 @@ from ...ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from ...openai.responses import schemas as responses
 from ...openai.responses.schemas import ConversationRequest, ResponsesRequest
 from ...openai.schemas import ChatRequest, CompletionRequest, GenerateParameters, GenerateRequest, TokensRequest
+from ...sglang import schemas as sglang
+from ...sglang.schemas import SglangGenerateRequest, SglangSampling
+from ...tgi import schemas as tgi
+from ...tgi.schemas import TgiParameters, TgiRequest
 from .decoding import decode
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -33,7 +37,11 @@ ELSEWHERE_MADE = {  # what does the same
     " of a model that pools /pooling, with the task token_embed.",
     "inputs": ": these are OpenAI's conversations, which keep items; POST /v1/responses answers in one.",
 }
-INSIDE = "sampling_params."
+INSIDE: dict[type, tuple[str, type[msgspec.Struct]]] = {  # bodies that say in an object of theirs how to generate
+    GenerateRequest: (sglang.INSIDE, GenerateParameters),
+    SglangGenerateRequest: (sglang.INSIDE, SglangSampling),
+    TgiRequest: (tgi.INSIDE, TgiParameters),
+}
 LABELS = frozenset({"request_id", "user", "metadata", "service_tier", "store", "stream_options"})
 
 NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change nothing
@@ -123,6 +131,7 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "spaces_between_special_tokens": (*NOTHING, True),
     "thinking": (None,),
     "thinking_token_budget": (None, -1),
+    "typical_p": (None, 0, 1),
 }
 ELSEWHERE = frozenset(
     {"logits_processors", "prompt_embeds", "return_hidden_states"}
@@ -134,7 +143,9 @@ OF_RESPONSES = frozenset({"conversation"})
 OF_CHATS = frozenset(
     {"mm_processor_kwargs", "media_io_kwargs", "functions", "function_call"}
 )  # which are built for these alone
-OF_SAMPLING = frozenset({"xtc_probability", "dynatemp_range"})  # which bodies without SamplingFields do not have
+OF_SAMPLING = frozenset(
+    {"xtc_probability", "dynatemp_range", "mirostat", "dry_multiplier", "typical_p"}
+)  # which bodies without SamplingFields do not have
 WITHOUT = (CohereChatRequest, LlamaCompletionRequest, LlamaInfillRequest, OllamaChatRequest, OllamaGenerateRequest)
 NO_PLACE = frozenset({"logprob_token_ids"})  # answers of these dialects have none for what it asks for
 MISTRALS = frozenset({"inputs"})  # its POST /v1/conversations answers them
@@ -150,17 +161,13 @@ def read(kind: type[T], body: bytes) -> T:
     """The struct of a request's body. A 400 names the field that cannot be, or that is known and not supported."""
     request = decode(kind, body)
     _check(kind, _passed_over(kind)(body), "")
-    if isinstance(request, GenerateRequest):
-        inside = decode(GenerateRaw, body).sampling_params
-        if bytes(inside):
-            _check(GenerateParameters, _passed_over(GenerateParameters)(bytes(inside)), INSIDE)
+    if kind in INSIDE:
+        place, inside = INSIDE[kind]
+        given = _decoder((place,))(body).get(place)
+        for one in given if isinstance(given, list) else [given]:
+            if isinstance(one, dict):
+                _check(inside, {name: one[name] for name in _unheeded(inside) if name in one}, f"{place}.")
     return request
-
-
-class GenerateRaw(msgspec.Struct):
-    """A GenerateRequest's sampling parameters as they are written."""
-
-    sampling_params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 def check_built(request: msgspec.Struct, built: Container[str] = ()) -> None:
@@ -192,9 +199,14 @@ def _check(kind: type[msgspec.Struct], passed_over: dict[str, object], path: str
             raise bad_request(f"{path}{name} is not supported{hint}", f"{path}{name}")
 
 
-@cache
 def _passed_over(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, object]]:
     """Reads the known fields that this kind of body does not have."""
+    return _decoder(_unheeded(kind))
+
+
+@cache
+def _unheeded(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Their names."""
     names = {*NOT_BUILT, *OF_SAMPLING}
     if kind in INSTEAD:
         names |= {*ChatRequest.__struct_fields__} - LABELS
@@ -204,9 +216,10 @@ def _passed_over(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, obje
         names |= MISTRALS
     if kind in OF_PROMPTS:
         names |= NOT_OF_PROMPTS
-    return _decoder(tuple(sorted(names - {*kind.__struct_fields__})))
+    return tuple(sorted(names - {*kind.__struct_fields__}))
 
 
+@cache
 def _decoder(names: tuple[str, ...]) -> Callable[[bytes], dict[str, object]]:
     """Reads these members of an object and passes over all others, of which there may be many."""
     fields = [(name, Any, msgspec.field(default=msgspec.UNSET)) for name in names]

@@ -111,6 +111,8 @@ def test_mirostat_is_in_the_place_of_filters(make: Any) -> None:
     for off in ({"temperature": 0}, {"mirostat": 0}):
         told = make(**{**asked, **others, **off})[1][0].sampling
         assert told.top_k == 5 and told.is_plain() and told.cpu_only() == []
+    listed = make(**asked, temperature=0.5, repeat_penalty=1.2, samplers=["top_k"])[1][0].sampling
+    assert (listed.temperature, listed.repetition_penalty, listed.mirostat) == (0.5, 1.2, 2), "no list is read then"
     for name, value in (("mirostat", 3), ("mirostat", -1), ("mirostat_tau", -1), ("mirostat_eta", 11)):
         assert refusal(make, **{**asked, name: value}).param == name
 

@@ -12,6 +12,7 @@ import pytest
 from actorserve.actors.protocol.topics.prompts import TextPrompt, TokenPrompt
 from actorserve.http.anthropic.schemas import CountRequest, MessagesRequest
 from actorserve.http.cohere.schemas import CohereChatRequest
+from actorserve.http.cohere.v1.schemas import CohereChatV1Request
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.ranges import MAX_STOP_LENGTH, MAX_STOPS
@@ -29,7 +30,8 @@ from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaGenerateRequ
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.schemas import MAX_CHOICES, ChatRequest, CompletionRequest, GenerateRequest
 from actorserve.http.openai.tokenization import DetokenizeRequest, TokenizeRequest
-from actorserve.http.sglang.schemas import SglangGenerateRequest
+from actorserve.http.sglang.schemas import SglangGenerateRequest, SglangScoringRequest
+from actorserve.http.tgi.schemas import TgiRequest
 from tests.http.bodies import BIG, HI, body_of, for_chat, for_completion, refusal
 from tests.http.serving import serving
 
@@ -205,7 +207,10 @@ def test_what_is_drawn_otherwise_is_refused_where_it_is_not_read(field: str) -> 
     prompts: dict[type[msgspec.Struct], dict[str, Any]] = {
         OllamaGenerateRequest: {"prompt": "hi"},
         CohereChatRequest: {"messages": HI},
+        CohereChatV1Request: {"message": "hi"},
         SglangGenerateRequest: {"text": "hi"},
+        SglangScoringRequest: {"query": "hi", "items": "a", "label_token_ids": [1]},
+        TgiRequest: {"inputs": "hi"},
         LlamaEmbeddingRequest: {"content": "hi"},
     }
     for kind, prompt in prompts.items():
@@ -213,6 +218,25 @@ def test_what_is_drawn_otherwise_is_refused_where_it_is_not_read(field: str) -> 
             read(kind, body_of(**prompt, **{field: nothing}))
         error = refusal(read, kind, body_of(**prompt, **{field: 0.5}))
         assert (error.status, error.param, error.message) == (400, field, f"{field} is not supported here.")
+
+
+INSIDE: list[tuple[type[msgspec.Struct], dict[str, Any], str]] = [
+    (SglangGenerateRequest, {"text": "hi"}, "sampling_params"),
+    (TgiRequest, {"inputs": "hi"}, "parameters"),
+]
+
+
+@pytest.mark.parametrize("field", ["mirostat", "dry_multiplier", "xtc_probability"])
+@pytest.mark.parametrize(("kind", "prompt", "inside"), INSIDE)
+def test_so_it_is_inside(kind: type[msgspec.Struct], prompt: dict[str, Any], inside: str, field: str) -> None:
+    read(kind, body_of(**prompt, **{inside: {field: 0}}))
+    error = refusal(read, kind, body_of(**prompt, **{inside: {field: 77}}))
+    assert (error.status, error.param) == (400, f"{inside}.{field}")
+
+
+def test_so_it_is_in_each_of_a_batch() -> None:
+    body = body_of(text=["a", "b"], sampling_params=[{}, {"mirostat": 2}])
+    assert refusal(read, SglangGenerateRequest, body).param == "sampling_params.mirostat"
 
 
 @pytest.mark.parametrize("kind", [CompletionRequest, GenerateRequest])
