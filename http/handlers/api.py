@@ -107,9 +107,7 @@ class Api:
         conversations = (self.responses, self.cohere)
         self.dialect_rendering = DialectRendering(self.rendering, self._generator, conversations, self._body_with_media)
         self.invocations = Invocations(self, self._body_with_media)
-        self.ollama = OllamaApi(
-            self._generator, self.pooling, engine.administration.model_state, self._body, self._body_with_media
-        )
+        self.ollama = OllamaApi(self._generator, self.pooling, engine.administration, self._body, self._body_with_media)
         self.adapters = AdaptersApi(engine, settings, self._body)
         self.sglang_operations = SglangOperations(engine, settings, self.adapters, self._body)
         self.scaling = ScalingApi(engine, self._body)

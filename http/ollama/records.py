@@ -132,9 +132,7 @@ def durations(times: JobTimes, job: Job) -> Object:
 
 
 def loaded(model: str, chats: bool, keep_alive: object = None) -> Object:
-    """The answer to a request that asks for nothing but the model, which is there; or that it may go, which it is told,
-    and which changes nothing: the model is the server's, and not a client's.
-    """
+    """The answer to a request that asks for nothing but the model, or that it may go."""
     kept = "unload" if isinstance(keep_alive, int | float | str) and NO_TIME.fullmatch(str(keep_alive)) else "load"
     said: Object = {"message": {"role": "assistant", "content": ""}} if chats else {"response": ""}
     return {"model": model, "created_at": now(), **said, "done": True, "done_reason": kept}

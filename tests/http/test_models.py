@@ -87,6 +87,18 @@ async def test_ollamas_clients_are_told_of_those_in_memory() -> None:
         assert [one["name"] for one in models] == ["tiny", "alias/name", "pooler", "other-name"]
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+@pytest.mark.parametrize(("options", "heeds"), [({"models_max": 1}, True), ({}, False)])
+async def test_ollamas_clients_load_and_unload_with_a_request_for_nothing(
+    path: str, options: dict[str, Any], heeds: bool
+) -> None:
+    async with serving(model=0, catalog=catalog_of(options, SECOND | options), **options) as served:
+        unloaded = served.engine.administration.unloaded
+        for keep_alive, state, reason in ((0, {1} if heeds else set(), "unload"), ("5m", set(), "load")):
+            answer = await served.ask("POST", path, {"model": "second", "keep_alive": keep_alive})
+            assert answer.json["done_reason"] == reason and unloaded == state
+
+
 async def test_each_is_loaded_and_unloaded_by_its_name() -> None:
     catalog = catalog_of({"admin_api_key": "master"}, SECOND)
     first: dict[str, Any] = {"model": 0, "catalog": catalog, "admin_api_key": "master"}

@@ -38,6 +38,7 @@ from ...transport.body import check_length
 from ...transport.json_response import json_response
 from ..answering import model_for, seeded
 from ..generate import Generator
+from ..operators.administration import Administered
 from ..pooling import PoolingApi
 
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
@@ -51,12 +52,12 @@ class OllamaApi:
         self,
         generator: Generator,
         pooling: PoolingApi,
-        model_state: Callable[[int], str],
+        administration: Administered,
         read_body: ReadBody,
         read_conversation: ReadBody,
     ) -> None:
         self._generator, self._settings, self._pooling = generator, generator.settings, pooling
-        self._engine, self._model_state = generator.engine, model_state
+        self._engine, self._administration = generator.engine, administration
         self._read_body, self._read_conversation = read_body, read_conversation
 
     # --- generating ----------------------------------------------------------------------------------------------
@@ -68,7 +69,7 @@ class OllamaApi:
         body = read(OllamaChatRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.messages:
-            return json_response(loaded(await self._wanted(request, body.model), True, body.keep_alive))
+            return await self._keep(request, body.model, body.keep_alive, chats=True)
         return await self._chat(request, raw, lambda: chat_of(body, self._thinks))
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
@@ -77,7 +78,7 @@ class OllamaApi:
         body = read(OllamaGenerateRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.prompt:
-            return json_response(loaded(await self._wanted(request, body.model), False, body.keep_alive))
+            return await self._keep(request, body.model, body.keep_alive, chats=False)
         check_generates(self._settings)
         if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
             context = context_of(body)
@@ -95,6 +96,14 @@ class OllamaApi:
         """Whoever asks for nothing of it wants it to be loaded: an adapter of --lora-folder is."""
         await self._generator.want_adapter(request, model)
         return model_for(request, model, self._settings)
+
+    async def _keep(self, request: web.Request, model: str | None, keep_alive: object, chats: bool) -> web.Response:
+        """Nothing but that the model is there, or that it may go: both are done where clients load models."""
+        said = loaded(await self._wanted(request, model), chats, keep_alive)
+        if self._settings.clients_load:
+            own = self._administration
+            await (own.unload_model if said["done_reason"] == "unload" else own.load_model)(self._settings.model)
+        return json_response(said)
 
     @property
     def _thinks(self) -> bool:
@@ -170,7 +179,8 @@ class OllamaApi:
         return json_response(_shown(request, await about.tags(self._settings)))
 
     async def running(self, request: web.Request) -> web.Response:
-        found = await about.running(self._settings, lambda model: self._model_state(model) != "unloaded")
+        state = self._administration.model_state
+        found = await about.running(self._settings, lambda model: state(model) != "unloaded")
         return json_response(_shown(request, found))
 
     async def show(self, request: web.Request) -> web.Response:

@@ -121,6 +121,7 @@ def test_without_autoload_one_is_loaded_that_is_said_to_be(tmp_path: Path) -> No
             assert "/models/load" in answer.json()["error"]["message"]
             assert client.post("/models/load", json={"model": "a"}).status_code == 200
             assert text(client, "a")
-            assert client.post("/models/unload", json={"model": "a"}).status_code == 200
+            assert client.post("/api/generate", json={"model": "a", "keep_alive": 0}).status_code == 200
+            assert loaded(client) == set()
             asked = client.post("/v1/completions?autoload=true", json={"prompt": "a", "model": "a", "max_tokens": 1})
             assert asked.status_code == 200 and loaded(client) == {"a"}
