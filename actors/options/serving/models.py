@@ -85,11 +85,14 @@ def models_of(folder: Path, warn: Callable[[str], None]) -> dict[str, str]:
         raise ConfigError(f"{flag(FOLDER)}: {folder} cannot be read: {error.strerror}") from None
     found: dict[str, str] = {}
     for entry in entries:
+        path: Path | None = None
+        name = entry.name
         if entry.is_dir():
-            if (path := _of_folder(entry, warn)) is not None:
-                found[entry.name] = str(path)
-        elif entry.suffix == ".gguf" and _is_first(entry) and not entry.name.startswith(PROJECTOR):
-            found[SHARD.sub("", entry.name).removesuffix(".gguf")] = str(entry)
+            path = _of_folder(entry, warn)
+        elif entry.suffix == ".gguf" and _is_first(entry) and not name.startswith(PROJECTOR):
+            path, name = entry, SHARD.sub("", name).removesuffix(".gguf")
+        if path is not None and (other := found.setdefault(name, str(path))) != str(path):
+            warn(f"{flag(FOLDER)}: {path} is passed over: {other} has its name, {name}")
     return found
 
 

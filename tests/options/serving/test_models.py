@@ -50,6 +50,12 @@ def test_a_folders_models(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert {one.kv_cache_memory_fraction for one in configs} == {0.25, 0.25 / 4}
 
 
+def test_of_two_with_one_name_the_second_is_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "sees.gguf").touch()
+    assert len(read(models_dir=str(folder))) == 5
+    assert "sees.gguf is passed over: " in capsys.readouterr().err
+
+
 def test_a_preset_says_more_of_them_and_names_others(folder: Path, tmp_path: Path) -> None:
     text = f"""version = 1
 ; a comment
