@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from actorserve.actors.model.info import DEMO_FOLDER
 from tests.support.selection import SLOW_S
 
 CHAOS = Path(__file__).resolve().parents[2] / "tools" / "chaos" / "faults"
@@ -47,6 +48,16 @@ def test_with_two_engines_nobody_waits_for_a_worker_to_load() -> None:
     table = run("--data-parallel-size", "2", "--signals", "kill -9", "--faults", "25", "--streams", "24")
     assert "| kill -9 | 5 | 5 | 5 | 5 | 5 |" in table and "| 0 | 0 |" in table and "| none |" in table
     assert "behind a fault of a worker" in table
+
+
+@pytest.mark.slow
+def test_models_that_change_places_answer_whoever_dies() -> None:
+    """Beside an operator who unloads and loads them."""
+    also = [f"--also={DEMO_FOLDER},served-model-name={name},threads=1" for name in ("b", "c")]
+    options = ("--models-max", "1", "--operations", "models", "--signals", "kill -9", "--faults", "15")
+    table = run(*also, *options, "--streams", "4", "--requests", "12", "--every", "1")
+    assert "| kill -9 | 3 | 3 | 3 | 3 | 3 |" in table and re.search(r"\b[1-9]\d* models", table)
+    assert "| 0 | 0 |" in table and "| none |" in table
 
 
 @pytest.mark.slow

@@ -88,6 +88,15 @@ class Operator:
         await self._scale(1)
         await self._wait(1.0)
 
+    async def model(self) -> None:
+        """One is unloaded, and loaded as soon as there is a place for it, if nobody has asked it before."""
+        async with self._session.get("/v1/models") as answer:
+            names = [one["id"] for one in (await answer.json())["data"] if one["parent"] is None]
+        name = self._rng.choice(names)
+        await self._ask("/models/unload", {"model": name})
+        await self._wait(5.0)
+        await self._ask("/models/load", {"model": name})
+
     async def _scale(self, count: int) -> None:
         await self._ask("/scale_elastic_ep", {"new_data_parallel_size": count})
 
@@ -113,4 +122,5 @@ NAMES: dict[str, Callable[[Operator], Awaitable[None]]] = {
     "adapters": Operator.adapter,
     "weights": Operator.weights,
     "scales": Operator.scale,
+    "models": Operator.model,
 }
