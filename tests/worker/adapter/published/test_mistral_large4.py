@@ -5,6 +5,8 @@ No config.json of it could be had: which layers share is up to this test, in the
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ COUNT = 72
 TURN = 4  # one layer of so many is not turned
 KEYS = (0, 3)  # of twice as many layers those that have keys: one that is turned, and one that is not
 INDEXERS = 4  # one layer of so many chooses tokens
+IN_BLOCKS = re.compile(
+    r"layers\.\d+\.(attention\.(wq|wo|wkv_b)|(feed_forward|(shared_)?experts(\.\d+)?)\.w[123])\.weight"
+)
 SHORT = 8  # tokens of an answer
 
 
@@ -114,3 +119,23 @@ def test_layers_that_draft_are_passed_over(folder: Path, tmp_path: Path) -> None
     save_file({**tensors, "other.weight": torch.ones(2)}, other / "model.safetensors", {"format": "pt"})
     with pytest.raises(ConfigError, match=r"it has other\.weight, for which the model has no use"):
         load(other)
+
+
+def test_blocks_of_8_bits_are_read(folder: Path, tmp_path: Path) -> None:
+    """Named as those of other models in blocks are; tensors have the names that Mistral gives them."""
+    tensors = load_file(folder / "model.safetensors")
+    blocks, plain = dict(tensors), dict(tensors)
+    for name in [name for name in tensors if IN_BLOCKS.fullmatch(name)]:
+        numbers = tensors[name].mul(64).to(torch.float8_e4m3fn)
+        scales = torch.full([-(-size // 16) for size in numbers.shape], 1 / 64)
+        blocks |= {name: numbers, f"{name}_scale_inv": scales}
+        plain[name] = numbers.float() / 64
+    quantised = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [16, 16]}
+    found = []
+    for name, stored, more in (("blocks", blocks, {"quantization_config": quantised}), ("plain", plain, {})):
+        own = shutil.copytree(folder, tmp_path / name)
+        save_file(stored, own / "model.safetensors", {"format": "pt"})
+        config = json.loads((own / "config.json").read_text())
+        (own / "config.json").write_text(json.dumps(config | more))
+        found.append(logits_of(own, quantization="none", dtype="float32"))
+    assert len(blocks) > len(tensors) and torch.equal(*found)
