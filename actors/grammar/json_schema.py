@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -72,21 +73,28 @@ def adapt_schema(schema: Any, place: str = "#", closed: bool = False, strict: bo
     """
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a JSON schema is an object, not {type(schema).__name__}")
-    return _Reader(place, closed, strict, _combines(schema)).schema(schema, 0)
+    return _Reader(place, closed, strict, schema).schema(schema, 0)
 
 
-def _combines(schema: Any) -> bool:
-    """Might an object have to fulfil several schemas at once?"""
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
     rest = [schema]
     while rest:
         value = rest.pop()
         if isinstance(value, dict):
-            if value.keys() & COMBINING or ("properties" in value and value.keys() & BRANCHES):
-                return True
+            yield value
             rest += value.values()
         elif isinstance(value, list):
             rest += value
-    return False
+
+
+def _combines(schema: Any) -> bool:
+    """Might an object have to fulfil several schemas at once?"""
+    return any(one.keys() & COMBINING or ("properties" in one and one.keys() & BRANCHES) for one in _objects(schema))
+
+
+def _refers_to_names(schema: Any) -> bool:
+    """Is what is said of a property said elsewhere, too?"""
+    return any("/properties/" in str(one.get("$ref")) for one in _objects(schema))
 
 
 def check_pattern(pattern: str) -> None:
@@ -104,11 +112,12 @@ def check_repeats(text: str, most: int = MAX_REPEAT) -> None:
 
 
 class _Reader:
-    def __init__(self, place: str, closed: bool, strict: bool, combines: bool) -> None:
+    def __init__(self, place: str, closed: bool, strict: bool, whole: Any) -> None:
         self.place = place
         self.closed = closed
         self.strict = strict
-        self.combines = combines
+        self.combines = _combines(whole)
+        self.joins_names = not _refers_to_names(whole)
         self.multiple = Fraction(1)
         self.states = 0
 
@@ -122,7 +131,8 @@ class _Reader:
             return value
         made = {key: self._keyword(key, item, depth) for key, item in value.items() if not self._is_remark(key, item)}
         self._leave_out_pattern(made)
-        _join_names(made)
+        if self.joins_names:
+            _join_names(made)
         self._leave_out_names(made)
         if made.keys() & NAMES and not made.keys() & OTHERS and (self.closed or self._may_close(made)):
             made["additionalProperties"] = False

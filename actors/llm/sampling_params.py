@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -111,8 +111,13 @@ class SamplingParams(SamplingFields, kw_only=True):
         return given
 
     @classmethod
-    def from_optional(cls, **given: Any) -> SamplingParams:
-        """Of these, where None says that one is left out; of max_tokens it says that there is no limit."""
+    def from_optional(cls, logit_bias: Mapping[Any, float] | None = None, **given: Any) -> SamplingParams:
+        """Of these, where None says that one is left out; of max_tokens it says that there is no limit. As with vLLM's,
+        tokens of logit_bias may be texts, and what is beyond -100 to 100 is that.
+        """
+        given.pop("skip_clone", None)  # says nothing of the answer
+        if logit_bias is not None:
+            given["logit_bias"] = {int(token): min(100.0, max(-100.0, bias)) for token, bias in logit_bias.items()}
         return cls(**{name: value for name, value in given.items() if value is not None or name == "max_tokens"})
 
     def clone(self) -> SamplingParams:

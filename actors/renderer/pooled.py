@@ -87,11 +87,15 @@ class PooledTexts:
         assert isinstance(found, PairPrompt)
         return found
 
+    def firsts(self, prompt: PairPrompt) -> PairPrompt:
+        """Of each text so many tokens as are wanted of it."""
+        first, second = self._first(prompt.text, prompt.most_first), self._first(prompt.second, prompt.most)
+        return replace(prompt, text=first, second=second)
+
     def _shortened(self, prompt: TextPrompt | PairPrompt, keep_first: bool) -> TextPrompt | PairPrompt:
         found = _shortened(prompt, max(LEAST, GIANT * self._longest), keep_first)
         if isinstance(found, PairPrompt):
-            first, second = self._first(found.text, found.most_first), self._first(found.second, found.most)
-            return replace(found, text=first, second=second)
+            return self.firsts(found)
         return replace(found, text=self._first(found.text, found.most))
 
     def _first(self, text: str, most: int) -> str:

@@ -286,7 +286,9 @@ class Prompts:
             prompt = without_punctuation(prompt)
         longest = self._longest(message)
         if isinstance(prompt, PairPrompt) and (prompt.template or (pooling is not None and pooling.templated)):
-            prompt = self._templated(prompt if keep is None else self._pooled.pair(prompt, message.keep_first))
+            pooled = self._pooled
+            cut = pooled.firsts(prompt) if keep is None else pooled.pair(prompt, message.keep_first)
+            prompt = self._templated(cut)
         if keep is None and isinstance(prompt, TextPrompt) and prompt.most:
             keep = longest
         if keep is not None:

@@ -18,6 +18,7 @@ Pair = tuple[str, str]
 CutText = tuple[str, int]  # and the tokens that are read of it; 0: all
 Limits = tuple[int, int]  # tokens that are read of a first text and of a second one; 0: all
 ALL: Limits = (0, 0)
+MOST_CHARACTERS = 32 << 20  # of all pairs together, each of which goes to a renderer by itself
 
 
 def pairs(first: Sequence[str], second: Sequence[str], names: Pair) -> list[Pair]:
@@ -87,11 +88,14 @@ PLAIN = Comparison()
 
 
 def comparison_of(body: PairFields, spec: PoolingSpec, template: str = "") -> Comparison:
-    """400 for what the model is not told. A pair whose texts are cut is cut itself where it is too long."""
+    """400 for what the model is not told. A pair whose texts are cut is cut itself where it is too long and no template
+    makes one text of it.
+    """
     if template and not spec.head:
         raise bad_request("chat_template: this model makes a vector of each text, and none of two.", "chat_template")
     most = body.max_tokens_per_query or 0, body.max_tokens_per_doc or 0
-    if most != ALL and spec.head and body.truncate_prompt_tokens is None:  # without a head each text is cut by itself
+    # Without a head each text is cut by itself; what a template writes behind the texts must not be cut off.
+    if most != ALL and spec.head and not (spec.templated or template) and body.truncate_prompt_tokens is None:
         body.truncate_prompt_tokens = -1
     name = "instruction" if body.instruction is not None else "instruct"
     given: str | None = getattr(body, name)
@@ -120,6 +124,7 @@ def pair_prompts(
     that is to blame for each (of a pair the second text's: the first one's stands beside it).
     """
     if spec.head:
+        _check_size(pairs_, fields[0][0] if fields else "", how)
         prompts = [_pair(pair, own[0], how) for pair, own in zip(pairs_, fields, strict=True)]
         return list(prompts), [own[1] for own in fields]
     found: dict[CutText, str] = {}
@@ -127,6 +132,16 @@ def pair_prompts(
         for text, field in zip(texts_of(pair, how.most), own, strict=True):
             found.setdefault(text, field)
     return [TextPrompt(text, most=tokens) for text, tokens in found], list(found.values())
+
+
+def _check_size(pairs_: Sequence[Pair], first: str, how: Comparison) -> None:
+    """400 for what is too much because each pair has it again: a body's largest text, as often as it has documents."""
+    told = len(how.instruction) + len(how.variables) + len(how.template)
+    if sum(len(text) + len(second) + told for text, second in pairs_) <= MOST_CHARACTERS:
+        return
+    field = first if told < max(len(text) for text, _ in pairs_) else "chat_template_kwargs"
+    text = f"{field}: it stands in each of {len(pairs_)} pairs, which may have {MOST_CHARACTERS} characters together."
+    raise bad_request(text, field)
 
 
 def _pair(pair: Pair, field: str, how: Comparison) -> PairPrompt:

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from actorserve.actors.grammar.compiler import GrammarError
+from actorserve.actors.grammar.json_schema import adapt_schema
 from tests.grammars.drawing import accepts, answer, model
 from tests.grammars.schemas import SCHEMAS, TREE, array, made
 
@@ -239,3 +240,18 @@ def test_a_pattern_of_named_properties_alone_says_more_of_them(pattern: str) -> 
     assert [accepts(of, grammar, text) for text in texts] == [True, True, False, False, False]
     other = of.grammar(json_schema={**schema, "patternProperties": {"^(a|c)$": {"enum": [1, 3]}}})
     assert accepts(of, other, '{"a":1,"c":3}')
+
+
+def test_names_that_others_refer_to_say_no_more_than_they_did() -> None:
+    """Joined with a pattern they would: what is valid was refused."""
+    of = model("demo")
+    schema = {
+        **{"type": "object", "properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}}},
+        "patternProperties": {"^(a|b)$": {"maximum": 5}, "^c": {"type": "integer"}},
+        "additionalProperties": False,
+    }
+    read = adapt_schema(schema)
+    assert read["properties"] == schema["properties"] and read["patternProperties"] == schema["patternProperties"]
+    plain = {**schema, "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+    assert "^(a|b)$" not in adapt_schema(plain)["patternProperties"]
+    assert accepts(of, of.grammar(json_schema=plain), '{"a":5,"b":1}')

@@ -69,6 +69,11 @@ def test_requests_ask_for_what_the_parameters_say() -> None:
     assert params.clone() == params and params.clone() is not params
 
 
+def test_optional_parameters_are_as_loose_as_those_of_vllm() -> None:
+    made = SamplingParams.from_optional(logit_bias={"5": 200.0, 6: -1}, skip_clone=True, temperature=None)
+    assert made == SamplingParams(logit_bias={5: 100.0, 6: -1.0}, max_tokens=SamplingParams().max_tokens)
+
+
 def test_options_are_refused_by_their_names() -> None:
     for options, message in (
         ({"max_num_sequences": 3}, "max_num_sequences"),

@@ -17,7 +17,7 @@ from actorserve.http.generation.job import Job
 from actorserve.http.openapi import pooling as said
 from actorserve.http.output.answer import Answer
 from actorserve.http.pooling import answers
-from actorserve.http.pooling.pairs import Comparison, pair_prompts
+from actorserve.http.pooling.pairs import MOST_CHARACTERS, PLAIN, Comparison, pair_prompts
 from actorserve.http.pooling.prepare import embedding, of_task
 from actorserve.http.pooling.schemas import EmbeddingRequest, PoolingRequest
 from actorserve.http.pooling.written import Matrix
@@ -129,6 +129,18 @@ async def test_scores_of_a_head_and_of_vectors() -> None:
     assert prompts == [TextPrompt("a"), TextPrompt("a", most=2), TextPrompt("b", most=2)]
     assert answers.pair_scores(job([1, 0], [3, 4], [0, 1]), itself, EMBEDS, (0, 2)) == pytest.approx([0.6, 0])
     assert len(pair_prompts(itself, itself, EMBEDS)[0]) == 2
+
+
+def test_what_each_pair_has_again_is_not_too_much() -> None:
+    """A frontend would copy a body's largest text as often as there are documents: its loop stood still for that."""
+    names = [("query", f"documents[{at}]") for at in range(100)]
+    large = "x" * (MOST_CHARACTERS // 100)
+    told = Comparison(variables=large.encode())
+    for query, how, field in ((large, PLAIN, "query"), ("q", told, "chat_template_kwargs")):
+        with pytest.raises(ApiError, match="it stands in each of 100 pairs") as raised:
+            pair_prompts([(query, "d")] * 100, names, SCORES, how)
+        assert raised.value.param == field
+    assert len(pair_prompts([(large[1:], "d")] * 100, names, SCORES)[0]) == 100
 
 
 def test_a_long_query_is_compared_in_parts() -> None:

@@ -59,6 +59,13 @@ def test_texts_are_cut_before_the_template_has_them(templated: LLM, scorer: Path
     assert ids(templated, PoolingParams(truncate_prompt_tokens=12)) == [*whole[:11], whole[-1]]
 
 
+def test_what_a_template_writes_behind_texts_is_not_cut_off(templated: LLM) -> None:
+    """A score is read behind it: of what is too long in spite of limits, no score is made."""
+    limits = {"max_tokens_per_query": 3, "max_tokens_per_doc": 4096}
+    with pytest.raises(ValueError, match="However, your prompt has 4112 tokens"):
+        templated.score(QUERY, "word " * 4096, pooling_params=PoolingParams(extra_kwargs=limits), use_tqdm=False)
+
+
 def text_of(folder: Path, tokens: list[int]) -> str:
     from tokenizers import Tokenizer
 
