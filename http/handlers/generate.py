@@ -124,13 +124,24 @@ class Generator(Answering):
         return await self.turn(request, raw, body, asked, make)
 
     async def turn(
-        self, request: web.Request, raw: bytes, body: CompletionRequest, asked: PreparedRequest, make: MakeTurnFormat
+        self,
+        request: web.Request,
+        raw: bytes,
+        body: CompletionRequest,
+        asked: PreparedRequest,
+        make: MakeTurnFormat,
+        name: str | None = None,
     ) -> web.StreamResponse:
-        """One of a session, whatever the API that asks for it."""
+        """One of a session, whatever the API that asks for it. `name`: what its client has its answer called; None: as
+        a completion's.
+        """
         owner = self.sessions.owner(session_of(body))
         await self.give_to(request, owner)
-        begun = self.goes_on(request) or self.is_kept(await self.key(request, raw, owner))
-        turn = await self.sessions.go_on(body, asked, request[CLIENT], self.settings.model, begun)
+        key = await self.key(request, raw, owner)
+        begun = self.goes_on(request) or self.is_kept(key)
+        if name is None:
+            name = "" if key is not None else self._new_answer(request, body, "", asked.wants).id
+        turn = await self.sessions.go_on(body, asked, request[CLIENT], self.settings.model, begun, name)
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
             return make(answer, job, progress, turn)

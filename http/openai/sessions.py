@@ -113,9 +113,11 @@ class Sessions:
         self._engine.count_session(_key("session", name), 0.0)
 
     async def go_on(
-        self, body: CompletionRequest, asked: PreparedRequest, client: str, model: int, begun: bool
+        self, body: CompletionRequest, asked: PreparedRequest, client: str, model: int, begun: bool, name: str = ""
     ) -> Continued:
-        """The prompt behind what the parameters name. `begun`: the answer is in its slots already."""
+        """The prompt behind what the parameters name. `begun`: the answer is in its slots already. `name`: what its
+        client has its answer called.
+        """
         params = body.session_params
         assert params is not None, "without them there is no session"
         if begun:
@@ -123,6 +125,9 @@ class Sessions:
         session = self._find(session_of(body), client, ID)
         if session.model not in (-1, model):
             raise bad_request(f"{ID}: the session is of another model.", ID)
+        if name and name in (*session.turns, *session.forgotten):  # it would be lost at its end
+            text = f"the session has had a turn {name!r:.80}; each needs a name of its own."
+            raise bad_request(f"request_id: {text}", "request_id")
         for field in ("use_beam_search", "echo", "suffix"):
             if getattr(body, field):
                 raise bad_request(f"{field} does not go with session_params.", field)

@@ -71,6 +71,8 @@ def test_what_goes_on_from_a_response(path: str, body: dict[str, Any], goes_on: 
         ("/", {"inputs": "a"}, False),
         ("/generate_stream", {"inputs": "a"}, True),
         ("/generate", {"inputs": "a"}, False),
+        *[(path, {"stream": True}, True) for path in ("/generate", "/v1/completions")],
+        *[(path, {"stream": True, "session_params": {"id": "s"}}, False) for path in ("/generate", "/v1/completions")],
         ("/v1/responses/compact", {"input": "a"}, False),
     ],
 )

@@ -86,7 +86,8 @@ class SglangApi:
         try:
             if given.session_params not in (None, SessionParams()):
                 _check_turn(body, asked)
-                return await self._generator.turn(request, raw, given, asked, turn)
+                name = body.rid[0] if isinstance(body.rid, list) and body.rid else body.rid
+                return await self._generator.turn(request, raw, given, asked, turn, str(name or ""))
             return await self._generator.answer(request, raw, given, asked, form)
         except ApiError as error:
             raise renamed(error, body) from None

@@ -96,6 +96,19 @@ def test_a_turn_goes_on_from_an_earlier_one(client: httpx.Client, stream: bool) 
     assert client.post("/close_session", json={"session_id": name}).status_code == 404
 
 
+def test_a_name_is_that_of_one_turn(client: httpx.Client) -> None:
+    """Whoever sends a request again with its key is given its answer."""
+    name = opened(client)
+    body = {"prompt": [11], **GREEDY, "session_params": {"id": name}, "request_id": "twice"}
+    assert client.post("/v1/completions", json=body).status_code == 200
+    answer = client.post("/v1/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "request_id")
+    key = {"Idempotency-Key": "of a turn"}
+    first, again = [client.post("/v1/completions", json=body, headers=key).json()["id"] for _ in range(2)]
+    assert first == again
+    assert client.post("/close_session", json={"session_id": name}).json() == {}
+
+
 def generated(client: httpx.Client, ids: list[int], stream: bool = False, **more: Any) -> Any:
     """What SGLang's path answers, or the last event of a stream: each has all that has come so far."""
     params = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
@@ -124,6 +137,9 @@ def test_a_turn_of_sglangs_own_path(client: httpx.Client, stream: bool) -> None:
         whole += told["output_ids"]
         last = told["meta_info"]["id"]
     assert turn(client, [17], id=name, rid="mine", drop_previous_output=True)[1][:3] == [11, 12, 17]
+    again = {"input_ids": [18], "rid": "mine", "session_params": {"id": name}}
+    answer = client.post("/generate", json=again)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "rid"), "its turn would be lost"
     assert client.post("/close_session", json={"session_id": name}).json() == {}
     for more, field in (
         ({"session_params": {"id": name}}, "session_params.id"),
