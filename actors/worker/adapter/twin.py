@@ -121,12 +121,21 @@ def _shrink(fields: Fields, words: int) -> None:
     _shrink_sizes(fields, words)
     for one in _overrides(fields).values():
         heads = {name: before[name] for name in QUERY_HEADS if name in before}
-        joined = _is_of_parts({**before, **one})
+        joined, large = _is_of_parts({**before, **one}), dict(one)
         _shrink_sizes(one, words, heads)
+        _keep_apart(one, large, fields, before)
         if joined:
             own = {**fields, **one}
             one["head_dim"] = own["qk_nope_head_dim"] + own["qk_rope_head_dim"]
     _fit(fields, before)
+
+
+def _keep_apart(one: Fields, large: Fields, fields: Fields, before: Fields) -> None:
+    """What was larger or smaller in some layers than in the rest still is."""
+    for name, size in large.items():
+        rest = before.get(name)
+        if _whole(size) and _whole(rest) and size != rest and one[name] == fields[name]:
+            one[name] = 2 * fields[name] if size > rest else max(1, fields[name] // 2)
 
 
 def _is_of_parts(fields: Fields) -> bool:
@@ -141,7 +150,9 @@ def _shrink_sizes(fields: Fields, words: int, beside: Fields | None = None) -> N
         if isinstance(value, dict) and not value.get("model_type") and name not in BY_LAYER:
             _shrink_sizes(value, words)
         elif isinstance(value, list) and value and all(map(_whole, value)) and name in LISTS_OF_HEADS:
-            fields[name] = [min(one, HEADS if name != "num_key_value_heads" else HEADS // 2) for one in value]
+            fields[name] = (
+                _heads_of_layers(value) if name != "num_key_value_heads" else [min(x, HEADS // 2) for x in value]
+            )
         elif isinstance(value, list) and value and all(map(_whole, value)) and name in SMALL:
             fields[name] = [min(one, SMALL[name]) for one in value]
         elif isinstance(value, list) and name.endswith("token_id"):
@@ -158,6 +169,12 @@ def _shrink_sizes(fields: Fields, words: int, beside: Fields | None = None) -> N
             fields[name] = words - 1
 
 
+def _heads_of_layers(counts: list[int]) -> list[int]:
+    """Of queries: those of layers that have more than others are twice as many."""
+    fewest = min((count for count in counts if count), default=0)
+    return [min(count, HEADS if count <= fewest else 2 * HEADS) for count in counts]
+
+
 def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -167,7 +184,7 @@ def _first(fields: Fields, names: Iterable[str]) -> int | None:
 
 
 def _overrides(fields: Fields) -> dict[Any, Fields]:
-    """What some layers have otherwise than the rest, by the layer."""
+    """What some layers have otherwise than the rest, by the layer: 5, or "05" as configs are written."""
     return next((fields[name] for name in BY_LAYER if isinstance(fields.get(name), dict)), {})
 
 
@@ -182,7 +199,7 @@ def _cut_layers(fields: Fields) -> None:
     by_layer = [name for name, value in fields.items() if isinstance(value, list | tuple) and len(value) == count > 2]
     counted = [name for name in (*LAYER_INDICES, *FROM_ONE) if isinstance(fields.get(name), list)]
     indices = {name: int(name in FROM_ONE) for name in counted if name not in by_layer}
-    overrides = _overrides(fields)
+    overrides = {int(layer): one for layer, one in _overrides(fields).items()}
     if not by_layer and not indices and not overrides:
         kept = list(range(min(count, max(2, _longest(fields)))))
     else:
@@ -190,7 +207,7 @@ def _cut_layers(fields: Fields) -> None:
         for layer in range(count):
             kind = [fields[name][layer] == layer if name == SOURCES else fields[name][layer] for name in by_layer]
             kind += [layer + first in fields[name] for name, first in indices.items()]
-            kinds.setdefault(repr([kind, overrides.get(layer, overrides.get(str(layer)))]), []).append(layer)
+            kinds.setdefault(repr([kind, overrides.get(layer)]), []).append(layer)
         kept = _kept(fields, kinds, count)
     if SOURCES in by_layer:
         kept = sorted({*kept, *(fields[SOURCES][layer] for layer in kept)})

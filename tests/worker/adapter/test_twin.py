@@ -74,7 +74,35 @@ def test_heads_of_two_parts_in_some_layers() -> None:
     """dots 3 note: of layers with a window."""
     config = small("dots3_note_text")
     sliding = config.per_layer_config["sliding_attention"]
-    assert sliding.head_dim == sliding.qk_nope_head_dim + sliding.qk_rope_head_dim < 32
+    assert sliding.head_dim == sliding.qk_nope_head_dim + sliding.qk_rope_head_dim < 48
+
+
+@pytest.mark.parametrize("kind", ["gemma4_text", "gemma4_unified_text"])
+def test_heads_of_layers_that_see_everything_are_wider(kind: str) -> None:
+    """Gemma 4 and its kin, of which config.json says it layer by layer ("05": …): two of each kind are tried."""
+    fields = GEMMA4_26B if kind == "gemma4_text" else {}
+    whole, tiny = AutoConfig.for_model(kind, **fields), small(kind, **fields)
+    assert next(iter(whole.to_dict()["per_layer_config"])) == "05"
+    assert sorted(tiny.layer_types) == [FULL] * 2 + [SLIDING] * 2
+    for config in (whole, tiny):
+        full, windowed = (config.per_layer_config[one] for one in (FULL, SLIDING))
+        assert full.head_dim == 2 * windowed.head_dim
+        assert (full.num_key_value_heads < windowed.num_key_value_heads) == (kind == "gemma4_text")
+
+
+def test_a_trial_has_heads_of_two_widths() -> None:
+    verdict = verify.verify(made("gemma4_text", **GEMMA4_26B), lambda model: improve(model, torch.float32))
+    assert {(pool.kv_heads, pool.key_dim) for pool in verdict.traits.kv.pools()} == {(2, 16), (1, 32)}
+
+
+def test_layers_with_more_heads_than_others_have_more() -> None:
+    """Laguna: 48 of queries where all is seen, 64 where a window is."""
+    kinds, heads = [FULL, SLIDING, SLIDING, SLIDING] * 10, [48, 64, 64, 64] * 10
+    fields = {"layer_types": kinds, "num_attention_heads_per_layer": heads, "sliding_window": 512}
+    tiny = small("laguna", **fields)
+    assert tiny.num_attention_heads_per_layer == [4 if one == FULL else 8 for one in tiny.layer_types]
+    verdict = verify.verify(made("laguna", **fields), lambda model: improve(model, torch.float32))
+    assert verdict.tier is Tier.FLAT, verdict.reasons
 
 
 def test_adapters_are_as_wide_as_what_they_lie_between() -> None:
