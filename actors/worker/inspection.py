@@ -23,7 +23,7 @@ from ..model.gguf.gpu_bytes import gpu_bytes
 from ..model.info import ModelInfo, read_json
 from ..model.memory.dtypes import NUMBERS, architecture_on_gpu, float_on_cpu, kv_type_of, kv_type_on_cpu, pooled_on_gpu
 from ..model.memory.kv import KVSpec, KVType
-from ..model.memory.kv_memory import KVMemory
+from ..model.memory.kv_memory import KVMemory, nothing_offloaded
 from ..model.memory.machine import (
     available_bytes,
     blocks_in,
@@ -247,6 +247,9 @@ def _memory_on_cpu(
     beside = drafter.block_bytes if drafter else 0
     plans = plan_stages(parts, config, model.max_model_len, dtype.itemsize, beside, may_free, kind)
     plan = plans.whole
+    states = any(kv.states for kv in parts)
+    if config.offloads and (states or beside or plan.windows):
+        log.warning("%s", nothing_offloaded(states, plan))
     option, room = kv_memory_room(config)
     longest = -(-model.max_model_len // config.block_size)
     yield {

@@ -95,6 +95,17 @@ def plan_kv_memory(
     return KVMemory(block, sequence + (len(windows.tables) - 1) * windows.blocks, windows, row)
 
 
+def nothing_offloaded(states: bool, plan: KVMemory) -> str:
+    """What is said where a prefix needs more than its blocks; `states`: the model keeps such of its sequences."""
+    if states:
+        what = "a model that keeps states of its sequences"
+    elif plan.windows is not None:
+        what = "block tables that let go of what windows do not see"
+    else:
+        what = "a draft model, or heads that make drafts"
+    return f"--kv-offload: it has no effect with {what}"
+
+
 def spare_blocks(config: Config) -> tuple[int, int]:
     """(rows, blocks of each) that blocks of drafts are made in, beside all that hold what was computed; such a block
     may begin with the last token of one. (0, 0) where drafts are made otherwise.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...model.memory.kv_memory import KVMemory
+from ...model.memory.kv_memory import KVMemory, nothing_offloaded
 from ...model.memory.machine import blocks_in, kv_memory_room
 from ...runtime.process import Context
 from ..cpu.decoder import Decoder
@@ -79,7 +79,7 @@ def make_tier(context: Context, memory: GivenMemory, model: Decoder) -> TierRead
     group = context.spec.index, config.tensor_parallel_size, config.pipeline_parallel_size
     if not memory.plain:
         if speaks_for_all(context):
-            context.log.warning("--kv-offload: it has no effect with a model or drafts that keep more than blocks")
+            context.log.warning("%s", nothing_offloaded(bool(model.kv.states), memory.plan))
         return None
     exact = (config.threads, _sums(model)) if model.batch_invariant else None
     stages = model.stage_kvs if isinstance(model, StageModel) else [model.kv]

@@ -138,6 +138,21 @@ def test_drafts_for_a_model_with_states(tmp_path: Path) -> None:
     assert problem.startswith("--speculative-config: the model keeps states of its sequences")
 
 
+def test_blocks_that_are_not_offloaded_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where windows let go of what they do not see, and where states are kept: as the worker's log does."""
+    options: dict[str, object] = {"block_size": 8, "max_num_batched_tokens": 16, "threads": 1}
+    assert examine(**options, kv_offload="host:64Mi").problems == []
+    assert "--kv-offload" not in caplog.text
+    windowed = str(checkpoint("qwen2_windows", tmp_path, sliding_window=40))
+    for given in ({}, {"kv_offload": "host:64Mi"}):
+        assert examine(**options, model=windowed, max_model_len=512, **given).problems == []
+        words = "--kv-offload: it has no effect with block tables that let go of what windows do not see"
+        assert (words in caplog.text) == bool(given)
+    write_tiny("mamba2", tmp_path / "mamba2")
+    assert examine(model=str(tmp_path / "mamba2"), threads=1, kv_offload="host:64Mi").problems == []
+    assert "--kv-offload: it has no effect with a model that keeps states of its sequences" in caplog.text
+
+
 def test_options_count() -> None:
     facts = examine(dtype="bfloat16", tool_call_parser="none", reasoning_parser="qwen3", block_size=64).facts
     assert facts["computing"]["weights_bytes"] == facts["computing"]["parameters"] * 2

@@ -85,7 +85,8 @@ def test_heads_of_layers_that_see_everything_are_wider(kind: str) -> None:
     assert next(iter(whole.to_dict()["per_layer_config"])) == "05"
     assert sorted(tiny.layer_types) == [FULL] * 2 + [SLIDING] * 2
     for config in (whole, tiny):
-        full, windowed = (config.per_layer_config[one] for one in (FULL, SLIDING))
+        by_kind: Any = config.per_layer_config
+        full, windowed = by_kind[FULL], by_kind[SLIDING]
         assert full.head_dim == 2 * windowed.head_dim
         assert (full.num_key_value_heads < windowed.num_key_value_heads) == (kind == "gemma4_text")
 
