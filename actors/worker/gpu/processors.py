@@ -51,6 +51,10 @@ class Changes(NamedTuple):
         """Change the logits [n, words] float32 of these rows in place."""
         adjust(logits, *self)
 
+    def of(self, some: slice) -> Changes:
+        """What some of these rows ask for."""
+        return self._replace(rows=self.rows[some], mask=Mask(self.mask.bits, self.mask.which[some]))
+
 
 class PlacedRow(NamedTuple):
     """A row that was taken, of which the device has not been told."""

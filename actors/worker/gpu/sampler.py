@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from actorserve.kernels.triton.greedy import greedy_keys, words_of
-from actorserve.kernels.triton.sampler.log_weights import log_weights_
+from actorserve.kernels.triton.sampler.log_weights import TOGETHER, log_weights_
 from actorserve.kernels.triton.sampling import Workspace, sample
 from actorserve.kernels.triton.step_inputs import keep_tokens
 from actorserve.shm.table.logprobs import Logprobs
@@ -241,8 +241,12 @@ class Sampler:
         logits = self._logits.index_select(0, at).float()
         drawn = self._told_as_drawn(rows)
         if drawn.size:
-            weights = self._log_weights(drawn, self.logprobs.drawing(rows[drawn], positions[drawn]), changes)
-            logits.index_copy_(0, to_device(told.searchsorted(drawn), self.device), weights)
+            parameters = self.logprobs.drawing(rows[drawn], positions[drawn])
+            for begin in range(0, drawn.size, TOGETHER):
+                some = slice(begin, begin + TOGETHER)
+                own = None if changes is None else changes.of(some)
+                weights = self._log_weights(drawn[some], parameters.of(np.arange(drawn.size)[some]), own)
+                logits.index_copy_(0, to_device(told.searchsorted(drawn[some]), self.device), weights)
         refs, most, listed = self.logprobs.places(rows[told])
         records = pack_records(logits, self._tokens[at].long(), most, listed)
         pending.told.append(LogprobRecords(refs, positions[told], to_host(records), listed))
@@ -335,7 +339,8 @@ class Sampler:
         told = torch.zeros(max(size, CHUNK), dtype=torch.int64, device=self.device)
         logits = self._logits_of(hidden.of(told))
         rows = told[: len(self._is_greedy)]
-        drawn = logits[: len(rows)].clone()
-        self.processors.changes(rows, rows, rows - 1).apply(drawn)
-        log_weights_(drawn[:1], ALL_FILTERS)
+        changes = self.processors.changes(rows, rows, rows - 1)
+        drawn = logits[: min(len(rows), TOGETHER)].clone()
+        changes.of(slice(len(drawn))).apply(drawn)
+        log_weights_(drawn, ALL_FILTERS.of(np.zeros(len(drawn), np.int64)))
         pack_records(logits, told, self.logprobs.most_likely)
