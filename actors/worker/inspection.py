@@ -271,11 +271,12 @@ def _memory_on_cpu(
 def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     """As the worker counts them, less what steps need: that is measured at the start."""
     from .gpu.layers.sources import check_rounded_inputs
-    from .gpu.load import check_shape, choose_dtype
+    from .gpu.load import check_index_room, check_shape, choose_dtype
 
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     check_rounded_inputs(config, dtype, torch.device("cuda", 0))
+    check_index_room(shape, dtype, torch.device("cuda", 0))
     of_gguf = is_gguf(model.folder)
     shape, stays = architecture_on_gpu(config, shape, of_gguf)
     own_bytes = gpu_bytes(Path(model.folder)) if of_gguf and stays else {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from actorserve.kernels.pages import LARGEST_GROUP, LARGEST_HEAD
-from actorserve.kernels.triton.attention.indexer import MOST_HEADS, WIDEST
+from actorserve.kernels.triton.attention.indexer import MOST_HEADS, WIDEST, has_room
 
 from ...model.architecture import Architecture
 from ...model.checks.drafts import draft_refused, find_draft_model, find_head
@@ -82,6 +82,7 @@ def load_model(
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     check_rounded_inputs(config, dtype, device)
+    check_index_room(shape, dtype, device)
     shape, stays = architecture_on_gpu(config, shape, is_gguf(info.folder))
     own, get = open_weights(config, info, shape, group, device)
     with few_bits(config, info, shape, stays, group, device) as stored:
@@ -119,6 +120,16 @@ def check_index(index: IndexShape, turning: int) -> None:
         heads = f"index_n_heads = {index.heads} and index_head_dim = {index.dim}"
         most = f"up to {MOST_HEADS} heads, of more than {turning} (qk_rope_head_dim) and up to {WIDEST} numbers"
         raise ConfigError(f"model: {heads}; on a GPU {most} {ANY}")
+
+
+def check_index_room(shape: Architecture, dtype: torch.dtype, device: torch.device) -> None:
+    """ConfigError unless a program on this device has room for what chooses tokens."""
+    index = None if shape.latent is None else shape.latent.index
+    if index is None or has_room(index.heads, index.dim, dtype, device):
+        return
+    heads = f"index_n_heads = {index.heads} and index_head_dim = {index.dim} in {str(dtype).removeprefix('torch.')}"
+    less = "; --dtype bfloat16 takes half of it" if dtype == torch.float32 else ""
+    raise ConfigError(f"model: {heads} take more shared memory than a program has on this GPU{less} {ANY}")
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:

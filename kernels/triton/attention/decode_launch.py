@@ -13,6 +13,7 @@ import torch
 
 MOST_SPLITS = 128
 MOST_ROWS = (1 << 16) - 1  # of one launch, as CUDA has it
+NARROW = 99 << 10  # bytes of shared memory of a program on GPUs of people at home
 ROOMY = 128 << 10  # bytes of shared memory of a program: 163 KB on an A100, 227 from Hopper on, 99 on 8.6, 8.9 and 12.0
 
 

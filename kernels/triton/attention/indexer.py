@@ -26,12 +26,14 @@ from torch import Tensor
 
 from ...checked import once_for_each_form
 from ...pages import DTYPES
+from .decode_launch import NARROW, is_narrow
 from .tiles import INTERPRETED, fetch, place
 
 SCORED = 1 << 26  # scores that are there at a time: 256 MiB
 PARTS, LEAST = 128, 512  # in which a query's keys are divided at most, and positions worth a part
 MOST_HEADS, WIDEST = 128, 256  # of an indexer: its queries stay in shared memory
 STEP = 16  # of how many queries at a time, so that views of them begin at multiples of 16 bytes
+SUMS = 2048  # bytes of shared memory beside queries and keys, at most
 LANES = 2048  # scores that `select_kernel` looks at together
 SIGN = tl.constexpr(-(1 << 31))
 REST = tl.constexpr((1 << 31) - 1)  # all bits but the sign
@@ -174,6 +176,18 @@ def choose_tokens(queries: Tensor, weights: Tensor, keys: Tensor, table: Tensor,
         )
 
 
+def has_room(heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a program of `score_kernel` has the shared memory there that queries of so many heads and keys take."""
+    rows = max(16, triton.next_power_of_2(heads)) + tile_of(dtype)
+    taken = rows * max(16, triton.next_power_of_2(dim)) * dtype.itemsize + SUMS
+    return taken <= NARROW or not is_narrow(device)
+
+
+def tile_of(dtype: torch.dtype) -> int:
+    """Keys that are scored together."""
+    return 32 if dtype == torch.float32 else 64
+
+
 def configuration(queries: Tensor, keys: Tensor, longest: int, topk: int) -> tuple[dict[str, Any], dict[str, int]]:
     """(what `score_kernel` is compiled for, beside what both kernels are; how it is launched)."""
     heads, dim = queries.shape[1:]
@@ -183,7 +197,7 @@ def configuration(queries: Tensor, keys: Tensor, longest: int, topk: int) -> tup
         "HEADS_PADDED": max(16, triton.next_power_of_2(heads)),
         "DIM": dim,
         "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
-        "TILE": 32 if queries.dtype == torch.float32 else 64,
+        "TILE": tile_of(queries.dtype),
         "PART": max(LEAST, triton.next_power_of_2(triton.cdiv(longest, PARTS))),
         "PRODUCT": tl.float32 if INTERPRETED else product,  # bfloat16 is raw bits there
     }

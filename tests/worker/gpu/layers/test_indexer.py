@@ -182,3 +182,27 @@ def test_sizes_that_kernels_can_choose_by(checkpoints: Folders) -> None:
     for wrong in ({"index_head_dim": 16}, {"index_head_dim": 258}, {"index_n_heads": 129}):
         with pytest.raises(ConfigError, match=r"index_n_heads = .* up to 128 heads, of more than 16 \(qk_rope"):
             gpu_load.check_shape(make_config({}), read_architecture(values | wrong))
+
+
+@pytest.mark.parametrize(
+    ("heads", "dim", "dtype", "taken"),  # bytes of shared memory, as the compiler tells them for sm_86
+    [
+        (128, 256, torch.float32, 163_972),
+        (64, 256, torch.float32, 98_436),
+        (128, 128, torch.float32, 82_052),
+        (128, 256, torch.float16, 99_584),
+    ],
+)
+def test_what_a_program_has_no_room_for_is_refused(
+    heads: int, dim: int, dtype: torch.dtype, taken: int, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On GPUs of people at home, which have 99 KB; others have room for all."""
+    values = read_json(checkpoints("deepseek_v32") / "config.json")
+    shape = read_architecture(values | {"index_n_heads": heads, "index_head_dim": dim})
+    gpu_load.check_index_room(shape, dtype, DEVICE)
+    monkeypatch.setattr(kernels, "is_narrow", lambda device: True)
+    if taken <= 99 << 10:
+        gpu_load.check_index_room(shape, dtype, DEVICE)
+        return
+    with pytest.raises(ConfigError, match="index_n_heads = 128 and index_head_dim = 256 in float32 take more shared"):
+        gpu_load.check_index_room(shape, dtype, DEVICE)
