@@ -12,7 +12,7 @@ from actorserve.actors.files.threads import on_disk
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode_query
 from ...openai.batches.objects import file_object, sample_type, source
-from ...openai.batches.schemas import PURPOSES, FileExpiry, FilesQuery
+from ...openai.batches.schemas import PURPOSES, UNSAID, FileExpiry, FilesQuery
 from ...openai.responses.stored import page_of
 from ...settings import Settings, printable
 from ...transport.body import BodyBudget
@@ -69,7 +69,7 @@ class FilesApi:
         filename, fields = await read_upload(request, "file", write, self._unfinished)
         if filename is None:
             raise bad_request("file is missing: it is a part of the form, with a filename.", "file")
-        purpose = fields.get("purpose", "")
+        purpose = fields.get("purpose", UNSAID)
         if purpose not in PURPOSES:
             raise bad_request(f"purpose must be one of {', '.join(PURPOSES)}.", "purpose")
         expires_s, name = _expires_s(fields), printable(filename[:NAME]) or "file"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 from ..responses.schemas import InputItemsQuery
 
-PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
+Purpose = Literal["assistants", "audio", "batch", "evals", "fine-tune", "ocr", "user_data", "vision"]
+PURPOSES: tuple[str, ...] = get_args(Purpose)
+UNSAID: Purpose = "user_data"  # Mistral's clients need not name one
 Seconds = Annotated[int, Meta(ge=3600, le=2592000)]
 
 
@@ -24,7 +26,7 @@ class FileForm(msgspec.Struct):
     """POST /v1/files: the fields of its form. Those of expires_after are expires_after[anchor] and [seconds]."""
 
     file: str
-    purpose: Literal["assistants", "batch", "evals", "fine-tune", "user_data", "vision"]
+    purpose: Purpose = UNSAID
     expires_after: FileExpiry | None = None
 
 

@@ -214,6 +214,17 @@ async def test_files_with_other_lines_are_another_request(http: httpx.AsyncClien
     assert [answer.status_code for answer in answers] == [200, 422]
 
 
+async def test_a_file_need_not_say_what_it_is_for(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    answer = await http.post("/v1/files", files={"file": ("in.jsonl", LINES)})
+    assert (answer.status_code, answer.json().get("purpose")) == (200, "user_data"), answer.text
+    assert len(asked(tmp_path, await begin(http, input_files=[answer.json()["id"]]))) == 2
+    for purpose in ("ocr", "audio"):
+        assert (await upload(http, b"x", purpose))["purpose"] == purpose
+    for wrong in ("", "nothing"):
+        answer = await http.post("/v1/files", data={"purpose": wrong}, files={"file": ("in.jsonl", LINES)})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "purpose")
+
+
 async def test_files_as_mistrals_clients_read_them(http: httpx.AsyncClient) -> None:
     made = [await upload(http), await upload(http, b"a\nb\n", "fine-tune"), await upload(http, b"")]
     assert [(one["num_lines"], one["sample_type"], one["source"]) for one in made] == [
