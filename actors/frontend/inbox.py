@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
+from actorserve.http.generation.fields.decoding import unloadable
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.hidden_states import HiddenStates
 from actorserve.shm.table.vectors import Vectors
@@ -36,6 +37,7 @@ from ..protocol.topics.io_processors import PostProcessed, PreProcessed
 from ..protocol.topics.tools import ToolCalled, ToolsListed
 from ..runtime.process import Context
 from .accounts.quotas import Quotas
+from .administration.sleep import load_problem
 from .observability.client_metrics import ClientMetrics
 from .renderers import Renderers
 from .requests.answer_limits import too_many_logprobs
@@ -130,6 +132,8 @@ class FrontendInbox:
                 self._jobs.tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
             choice = job.choices[use.index]
             before = choice.tokens
+            if delta.finish == Finish.UNLOADABLE:
+                job.fail(self._unloadable(delta.ref))
             cached = choice.cached_tokens if before and not delta.finish else self._table.cached(delta.ref)
             if job.delta(use.index, delta, cached):
                 self._jobs.touch(job)
@@ -169,6 +173,11 @@ class FrontendInbox:
         elif self._states is not None:  # of one token nothing is computed
             last = choice.prompt_tokens + choice.tokens - 2
             choice.hidden_states = self._states.read(delta.ref, last, min(1, choice.tokens - 1))
+
+    def _unloadable(self, ref: int) -> ApiError:
+        """What a request gets whose model was to be loaded for it, and cannot be."""
+        model = self._table.model(ref)
+        return unloadable(self._context.system.models[model].name, load_problem(self._context, model))
 
     def _resent(self, message: Resent) -> None:
         for ref in message.refs:

@@ -61,13 +61,14 @@ class Finish(IntEnum):
     ADAPTER = 9  # its adapter was unloaded before it was admitted, or can no longer be read
     PLUGIN = 11  # a logits processor of --logits-processors failed, or took too long
     UNHEEDED = 12  # no engine there is does what it asks for
+    UNLOADABLE = 13  # its model was to be loaded for it, and cannot be
     REPETITION = 10  # the detokenizer found a pattern that came too often; the table's word is STOP_STRING then
 
 
 FAILURES = frozenset(  # nobody got anything of it
     {
         *(Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER, Finish.PLUGIN),
-        Finish.UNHEEDED,
+        *(Finish.UNHEEDED, Finish.UNLOADABLE),
     }
 )
 

@@ -1,5 +1,6 @@
 """A worker of an engine that sleeps: no model, no KV memory, nothing to compute. It waits until it is wanted. One whose
-new weights cannot be loaded waits likewise, until it is to have others (shm/weights.py).
+new weights cannot be loaded waits likewise, until it is to have others (shm/weights.py); and so does one of several
+models that is loaded since it was asked for, and cannot be: the engine sleeps again.
 
 The worker before it has ended with all that it had in memory; this life gives back what outlives a worker, its KV
 memory's file, and, at level 2, the pages of the model's files that the system keeps. What it is to do stands in shared
@@ -60,6 +61,8 @@ class ParkedWorker(Actor):
 
     def handle(self, message: ToWorker) -> None:
         """A scheduler wants to know, or wants more; plans are of a worker that is gone."""
+        if isinstance(message, LookAtSleep) and self._failed is not None:
+            sys.exit(RENEW)  # the next life does what is wanted now
         if isinstance(message, Hello | LookAtSleep):
             self._say()
         if isinstance(message, CallMethod):
@@ -70,7 +73,7 @@ class ParkedWorker(Actor):
         """The word may have changed while nobody could say so."""
         state = self._word.state
         if self._failed is not None:
-            if self._failed.generation != self._weights.generation:
+            if state.is_parked or self._failed.generation != self._weights.generation:
                 sys.exit(RENEW)
         elif not state.is_parked:
             self.context.log.info("the engine wakes")
@@ -83,6 +86,7 @@ class ParkedWorker(Actor):
         """How it is; more is given back if that is wanted now."""
         if self._failed is not None:
             self.context.post(self._scheduler, self._failed)
+            self.context.flush()  # before it may end
             return
         state = self._word.state
         if not state.is_parked:
@@ -98,17 +102,19 @@ Made = TypeVar("Made")
 
 def load_weights(context: Context, load: Callable[[Context], Made]) -> Made | ParkedWorker:
     """What `load` makes of the model with the weights that it is to have now. Where these are not the served model's
-    own and cannot be loaded, nobody dies of it: the scheduler goes back to those before.
+    own and cannot be loaded, nobody dies of it: the scheduler goes back to those before. Nor where they are those of
+    one of several models, which is loaded since it was asked for: it sleeps again.
     """
     generation, folder = WeightsRecord(context.files["weights"], context.spec.engine).read()
-    if not folder:
-        return load(context)
-    context.log.info("weights of generation %d: %s", generation, folder)
     try:
-        own = as_read(context.config, Path(folder))
-        context.model = msgspec.structs.replace(context.model, folder=str(own))
+        if folder:
+            context.log.info("weights of generation %d: %s", generation, folder)
+            own = as_read(context.config, Path(folder))
+            context.model = msgspec.structs.replace(context.model, folder=str(own))
         return load(context)
     except ConfigError as error:
+        if not (folder or (len(context.system.models) > 1 and sleep_word(context).state.tries)):
+            raise
         context.log.error("%s", error)
         return ParkedWorker(context, Unloadable(generation, str(error)))
 

@@ -18,7 +18,7 @@ from ..errors import bad_request
 from ..generation.fields.depth import check_depth
 from ..generation.fields.unsupported import read
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
-from ..llamacpp.about import listed, meta, unserved
+from ..llamacpp.about import listed, meta, status, unserved
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..openai.mistral import is_mistrals, model_fields
 from ..pooling.prepare import check_generates
@@ -227,7 +227,7 @@ class Api:
 
     async def _card(self, request: web.Request, name: str, settings: Settings) -> dict[str, object]:
         """A model, or an adapter of it, as OpenAI's, Anthropic's and Cohere's clients read it, or Mistral's own."""
-        served = settings.served
+        served, about = settings.served, self.engine.administration
         adapter = None if name in served else settings.adapters.find(name)
         return {
             "id": name,
@@ -245,7 +245,7 @@ class Api:
             "lifecycle": "active",
             **model_of(name, settings),
             "meta": meta(settings, await settings.card()),
-            "status": {"value": self.engine.administration.model_state(settings.model)},
+            "status": status(about.model_state(settings.model), about.load_problem(settings.model)),
             **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),
             **(model_fields(settings) if is_mistrals(request.headers.get("User-Agent", "")) else {}),
         }

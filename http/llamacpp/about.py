@@ -27,8 +27,14 @@ def unserved(name: str, why: str, created: int) -> dict[str, Any]:
     return {
         **{"id": name, "object": "model", "created": created, "owned_by": "actorserve"},
         **{"type": "model", "display_name": name},
-        "status": {"value": "unloaded", "failed": True, "exit_code": 1, "message": why},
+        "status": status("unloaded", why),
     }
+
+
+def status(state: str, why: str) -> dict[str, Any]:
+    """How it stands with a model. `why`: it could not be loaded the last time."""
+    failed = {"failed": True, "exit_code": 1, "message": why} if why and state == "unloaded" else {}
+    return {"value": state} | failed
 
 
 def listed(name: str, settings: Settings, card: ModelCard) -> dict[str, Any]:

@@ -52,6 +52,11 @@ class SleepState(NamedTuple):
         """Does it wake by itself, and has no worker yet?"""
         return self.idle and not self.is_on
 
+    @property
+    def tries(self) -> bool:
+        """Was it asleep by itself, so that it is again where its workers cannot load the model?"""
+        return self.idle and not self.is_parked
+
     def packed(self) -> int:
         """As a word."""
         flags = (DRAINING if self.draining else 0) | (REFUSES if self.refuses else 0) | (IDLE if self.idle else 0)

@@ -32,6 +32,7 @@ class FakeAdministration:
         self.updates: list[tuple[str, str, int]] = []
         self.loads: list[EngineLoad] = []
         self.unloaded: set[int] = set()
+        self.load_problems: dict[int, str] = {}
 
     async def unload_model(self, model: int) -> None:
         self.unloaded.add(model)
@@ -41,6 +42,9 @@ class FakeAdministration:
 
     def model_state(self, model: int) -> str:
         return "unloaded" if model in self.unloaded else "loaded"
+
+    def load_problem(self, model: int) -> str:
+        return self.load_problems.get(model, "")
 
     async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
         self.sleeps.append((level, mode, refuses, wait_s))

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from actorserve.http.errors import ApiError, bad_request
+from actorserve.http.generation.fields.decoding import unloadable
 from actorserve.http.loads import EngineLoad
 from actorserve.shm.kv_map.sleep import Part
 
@@ -36,7 +37,7 @@ from ...telemetry.gauges import SchedulerGauge
 from ..rpc import Calls
 from .profile import Profiles
 from .server_info import ServerInfo
-from .sleep import SleepWatch
+from .sleep import SleepWatch, load_problem
 
 ASK_S = 120.0  # what a worker gets for what a request needs, deaths included
 PARTS = {"weights": Part.WEIGHTS, "kv_cache": Part.KV}
@@ -77,8 +78,13 @@ class Administration:
 
     async def load_model(self, model: int) -> None:
         """Whoever let it sleep."""
-        engines = self._context.system.models[model].engines
-        _check(await self._calls.ask_engines(lambda number: WakeUp(number, int(Part.ALL)), patient=True, only=engines))
+        served = self._context.system.models[model]
+        answers = await self._calls.ask_engines(
+            lambda number: WakeUp(number, int(Part.ALL)), patient=True, only=served.engines
+        )
+        for answer in answers:
+            if isinstance(answer, SleepChanged) and answer.problem:
+                raise unloadable(served.name, answer.problem)
 
     def model_state(self, model: int) -> str:
         """As llama-server's router tells it: unloaded, loading or loaded."""
@@ -88,6 +94,10 @@ class Administration:
         schedulers = (self._context.system.of_kind("scheduler")[engine] for engine in engines)
         met = any(self._context.board.gauge(one.position, SchedulerGauge.BLOCKS_TOTAL) for one in schedulers)
         return "loaded" if met else "loading"
+
+    def load_problem(self, model: int) -> str:
+        """Why it could not be loaded when it was asked for last; nothing where it could be."""
+        return load_problem(self._context, model)
 
     def is_sleeping(self) -> bool:
         """Does an engine sleep, or is it to?"""
@@ -144,6 +154,8 @@ class Administration:
             (answer,) = await self._calls.ask_engines(
                 lambda number: CallWorkers(number, method, packed), patient=True, only=[first]
             )
+        if isinstance(answer, WorkersCalled) and answer.problem and self._watch.is_unloaded(model):
+            raise unloadable(self._context.system.models[model].name, answer.problem)
         if not isinstance(answer, WorkersCalled) or answer.problem:
             raise ApiError(500, "The engine could not compute this request.")
         return msgspec.json.decode(answer.results[0])

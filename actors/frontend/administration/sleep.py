@@ -5,6 +5,7 @@ from __future__ import annotations
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import not_loaded
 from actorserve.shm.kv_map.sleep import SleepWord
+from actorserve.shm.weights import LoadProblem
 
 from ...runtime.process import Context
 
@@ -45,6 +46,12 @@ class SleepWatch:
             if now_ns - max(arrival_ns, word.since_ns) < state.wait_s * 1_000_000_000:
                 return None
         return asleep(f"The server sleeps, and was not woken within {self._words[0].state.wait_s} s.")
+
+
+def load_problem(context: Context, model: int) -> str:
+    """Why an engine of this model could not load it when it was asked for last; nothing where all could."""
+    problems = (LoadProblem(context.files["weights"], engine).read() for engine in context.system.models[model].engines)
+    return next(filter(None, problems), "")
 
 
 def asleep(text: str) -> ApiError:

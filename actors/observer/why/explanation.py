@@ -29,6 +29,7 @@ ENDS = {
     Finish.MEDIA: "one of its pictures could not be used",
     Finish.PLUGIN: "a logits processor failed, or took too long",
     Finish.UNHEEDED: "it asked for what a CPU alone does, such as a watermark, and no engine computes on one",
+    Finish.UNLOADABLE: "its model could not be loaded",
     Finish.ADAPTER: "its adapter was unloaded, or its files were changed or could not be read any more",
 }
 

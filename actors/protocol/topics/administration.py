@@ -86,7 +86,7 @@ class WorkersCalled(Message, frozen=True, tag=129):
 
 
 class Unloadable(Message, frozen=True, tag=130):
-    """Worker → scheduler: the weights of this generation (shm/weights.py) cannot be loaded."""
+    """Worker → scheduler: the weights of this generation (shm/weights.py), or the model's own, cannot be loaded."""
 
     generation: int
     problem: str

@@ -21,7 +21,7 @@ from actorserve.shm.board.board import Parked as WhyParked
 from actorserve.shm.kv_map.profile import ProfileWords
 from actorserve.shm.kv_map.sleep import UNTIL_ASKED, Part, SleepState, SleepWord
 from actorserve.shm.rings.mailbox import wake
-from actorserve.shm.weights import WeightsRecord
+from actorserve.shm.weights import LoadProblem, WeightsRecord
 
 from ...protocol.messages import Finish, Message
 from ...protocol.topics.administration import (
@@ -60,6 +60,7 @@ class EngineAdministration:
         self._weights = WeightsRecord(context.files["weights"], context.spec.engine)
         self._wanted: str | None = None  # weights, once it sleeps
         self._problem = ""  # with the weights that were wanted last
+        self._unloadable = LoadProblem(context.files["weights"], context.spec.engine)
         self._calls: dict[int, dict[int, MethodCalled]] = {}  # by rank
         self._held: list[CallMethod] = []  # of these, for workers that are still to be woken
         self._lost: set[int] = set()  # of these, those that another life of the workers was asked
@@ -95,7 +96,7 @@ class EngineAdministration:
                 if message.level == self._sleep.state.level:
                     self._sleep.parked.add(message.rank)
             case Unloadable():
-                self._take_back(message)
+                return self._cannot_load(message)
             case CallWorkers():
                 self._call(message)
             case MethodCalled():
@@ -178,6 +179,7 @@ class EngineAdministration:
             residency.note(asked or bool(self._wakes), wants, held)
         if sleep.state.wakes and has_worker:
             sleep.is_awake()
+            self._unloadable.store("")
         elif wants:
             residency.take(self._rouse)
         elif residency.is_on and has_worker and not sleep.state.is_on and residency.is_to_leave():
@@ -191,6 +193,7 @@ class EngineAdministration:
 
     def _rouse(self) -> None:
         """By itself, or as an operator has it who has waited for a place."""
+        self._problem = ""
         if not self._wakes:
             self._sleep.rouse()
             self._context.log.info("it wakes: something is asked")
@@ -213,14 +216,33 @@ class EngineAdministration:
 
     # --- weights -------------------------------------------------------------------------------------------------
 
-    def _take_back(self, message: Unloadable) -> None:
-        """Those before are wanted again; who waits for the engine to wake is told why."""
-        if message.generation != self._weights.generation:
-            return
+    def _cannot_load(self, message: Unloadable) -> bool:
+        """Those before are wanted again, or none; who waits for the engine to wake is told why. As `handle`."""
+        generation, folder = self._weights.read()
+        if message.generation != generation or not (folder or self._sleep.state.tries):
+            return False
         self._problem = message.problem
+        if not folder:
+            return self._sleep_on(message.problem)
         self._weights.store(self._weights.before())
         self._context.log.error("the weights before are loaded again: %s", message.problem)
         self._tell_workers(LookAtSleep())
+        return False
+
+    def _sleep_on(self, problem: str) -> bool:
+        """What the model was loaded for ends, so that its place is free; who asks next has it tried again."""
+        scheduler = self._scheduler
+        self._unloadable.store(problem)
+        self._context.log.error("the model sleeps on, as it cannot be loaded: %s", problem)
+        for ref in list(scheduler.sequences):
+            scheduler.end(ref, Finish.UNLOADABLE)
+        for call in list(self._calls):
+            self._answer_call(call, self._calls.pop(call), problem)
+        self._held.clear()
+        if scheduler.adapters is not None:
+            scheduler.adapters.cannot_read(problem)
+        self._idle.forget()
+        return self._fall_asleep(UNTIL_ASKED, [])
 
     # --- profiles ------------------------------------------------------------------------------------------------
 
@@ -259,9 +281,9 @@ class EngineAdministration:
             return
         self._answer_call(message.call, self._calls.pop(message.call))
 
-    def _answer_call(self, call: int, answers: dict[int, MethodCalled]) -> None:
+    def _answer_call(self, call: int, answers: dict[int, MethodCalled], problem: str = "") -> None:
         in_order = [answers[rank] for rank in sorted(answers)]
-        problem = next((one.problem for one in in_order if one.problem), "")
+        problem = problem or next((one.problem for one in in_order if one.problem), "")
         answer = WorkersCalled(call, [] if problem else [one.result for one in in_order], problem)
         frontend = f"frontend-{frontend_of_call(call)}"
         size, most = len(msgspec.msgpack.encode(answer)), self._context.outboxes[frontend].max_message

@@ -57,9 +57,9 @@ class SleepControl:
         self._set(wanted._replace(draining=False, asleep=Part.ALL))
 
     def wake(self, parts: Part, call: int) -> None:
-        """These are wanted again; awake is who has all."""
+        """These are wanted again; awake is who has all, and one that slept by itself once there is a worker."""
         asleep = self.state.asleep & ~parts
-        self._set(self.state._replace(asleep=asleep, draining=False) if asleep else SleepState())
+        self._set(self.state._replace(asleep=asleep, draining=False) if asleep else SleepState(idle=self.state.idle))
         self._wait_for_waking[call] = None
 
     def rouse(self) -> None:

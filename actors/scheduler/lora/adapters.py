@@ -187,6 +187,13 @@ class Adapters:
                 self.registry.set_state(older.id, AdapterState.UNLOADING)
             self._tell(one.name)
 
+    def cannot_read(self, problem: str) -> None:
+        """There is no worker, and none will be: those that are being loaded are not."""
+        for one in self.registry.all():
+            if one.state is AdapterState.LOADING and one.id not in self._over:
+                self._cannot(one.id, one, problem)
+                self.registry.set_state(one.id, AdapterState.UNLOADING)  # it is wanted no more
+
     def _cannot(self, adapter: int, one: RegisteredAdapter | None, problem: str) -> None:
         if one is not None and one.state is AdapterState.LOADING:
             self._tell(one.name, 400, problem)

@@ -141,6 +141,11 @@ def not_loaded(name: str) -> ApiError:
     return bad_request(f"model: {name} is not loaded; POST /models/load loads it.", "model")
 
 
+def unloadable(name: str, why: str) -> ApiError:
+    """503: who asks again has it tried again."""
+    return ApiError(503, f"The model `{name}` cannot be loaded: {why}", "model", "model_not_loaded")
+
+
 def no_model(asked: str) -> ApiError:
     """404."""
     return ApiError(404, f"The model `{asked:.256}` does not exist.", "model", "model_not_found")

@@ -47,6 +47,9 @@ class Administered(Protocol):
     def model_state(self, model: int) -> str:
         """Is it unloaded, loading or loaded?"""
 
+    def load_problem(self, model: int) -> str:
+        """Why it could not be loaded when it was asked for last; nothing where it could be."""
+
     def is_sleeping(self) -> bool:
         """Does it sleep, or is it to?"""
 

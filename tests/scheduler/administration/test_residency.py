@@ -8,8 +8,8 @@ import pytest
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.messages import Cancel
-from actorserve.actors.protocol.topics.administration import Parked, Sleep, SleepChanged, WakeUp
+from actorserve.actors.protocol.messages import Cancel, Finish
+from actorserve.actors.protocol.topics.administration import Parked, Sleep, SleepChanged, Unloadable, WakeUp
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.end_lock import EndLock
@@ -150,7 +150,7 @@ def test_an_operators_load_waits_for_a_place_too_and_is_answered_when_it_compute
     first.turn(Parked(0, 1))
     assert models.states() == [ASLEEP, ASLEEP, ASLEEP] and not models.lanes["frontend-0"]
     third.turn()
-    assert models.states() == [ASLEEP, ASLEEP, AWAKE]
+    assert models.states() == [ASLEEP, ASLEEP, WAKES]
     third.meet()
     assert models.lanes["frontend-0"] == [SleepChanged(5, "")]
 
@@ -162,3 +162,25 @@ def test_one_that_an_operator_lets_sleep_wants_no_place(models: Models) -> None:
     second.turn()
     first.turn()
     assert models.states()[0] == AWAKE
+
+
+def test_one_that_cannot_be_loaded_ends_what_it_was_to_be_loaded_for_and_its_place_is_free(models: Models) -> None:
+    first, second, third = models.engines
+    ref = models.submit(1)
+    first.turn()
+    first.turn(Parked(0, 1))
+    second.turn(WakeUp(7, int(Part.ALL)))
+    assert models.states() == [ASLEEP, WAKES, ASLEEP]
+    waits = models.submit(2)
+    failed = Unloadable(0, "it is broken")
+    second.turn(failed)
+    assert models.states()[1] == ASLEEP and not second.refs and models.table.finish(ref) == Finish.UNLOADABLE
+    assert SleepChanged(7, "it is broken") in models.lanes["frontend-0"]
+    third.turn()
+    assert models.states()[2] == ASLEEP, "the worker has not given back what it had read"
+    second.turn(failed, Parked(0, 1))
+    third.turn()
+    assert models.states() == [ASLEEP, ASLEEP, WAKES] and third.refs == {waits}
+    third.meet()
+    again = models.submit(1)
+    assert models.table.finish(again) == Finish.NONE and second.refs == {again}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,17 +20,22 @@ from tests.support.models.gguf.files import split
 from tests.support.server import Server
 from tests.support.until import until
 
-from .test_loading import states, tell, text
+from .test_loading import ADMIN, states, tell, text
 
 NAMES = ["a", "b", "c"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("models")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for name in NAMES[:2]:
         (folder / name).symlink_to(DEMO_FOLDER)
     (folder / "0-bad.gguf").write_bytes(b"GGUF")
+    shutil.copytree(DEMO_FOLDER, folder / "later")
     (folder / "shards").mkdir()
     split(checkpoint("qwen3", tmp_path_factory.mktemp("checkpoint")), folder / "shards" / "small", 2)
     (folder / "shards" / "mmproj-F16.gguf").touch()
@@ -61,14 +67,14 @@ def sleep_states(client: httpx.Client, state: str) -> dict[str, float]:
 
 
 def test_which_there_are_and_which_is_loaded_at_the_start(client: httpx.Client) -> None:
-    assert states(client) == dict.fromkeys(["a", "b", "shards", "0-bad"], "unloaded") | {"c": "loaded"}
+    assert states(client) == dict.fromkeys(["a", "b", "later", "shards", "0-bad"], "unloaded") | {"c": "loaded"}
     cards = {card["id"]: card for card in client.get("/models").json()["data"]}
     assert cards["b"]["max_model_len"] == 512 < cards["a"]["max_model_len"]
     failed = cards["0-bad"]["status"]
     assert failed["failed"] and "0-bad.gguf is broken, cut off" in failed["message"]
     assert [one["name"] for one in client.get("/api/ps").json()["models"]] == ["c"]
-    assert sleep_states(client, "awake") == {"a": 0, "b": 0, "shards": 0, "c": 1}
-    assert sleep_states(client, "discard_all") == {"a": 1, "b": 1, "shards": 1, "c": 0}
+    assert sleep_states(client, "awake") == {"a": 0, "b": 0, "later": 0, "shards": 0, "c": 1}
+    assert sleep_states(client, "discard_all") == {"a": 1, "b": 1, "later": 1, "shards": 1, "c": 0}
 
 
 def test_who_asks_one_that_cannot_be_served_is_told_why_as_the_log_does(server: Server, client: httpx.Client) -> None:
@@ -76,6 +82,27 @@ def test_who_asks_one_that_cannot_be_served_is_told_why_as_the_log_does(server: 
     answer = client.post("/v1/completions", json={"prompt": "a", "model": "0-bad"})
     assert answer.status_code == 404 and why in answer.json()["error"]["message"]
     assert f"0-bad is not served: {why}" in server.output
+
+
+def test_one_that_cannot_be_loaded_says_so_each_time_and_the_others_are_served(
+    server: Server, client: httpx.Client, folder: Path
+) -> None:
+    before, weights = text(client, "a"), folder / "later" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(b"garbage" * 100)
+    for path in ("/v1/completions", "/models/load", "/v1/completions"):
+        body = {"prompt": "a", "model": "later"}
+        answer = client.post(path, json=body, headers=ADMIN)
+        error = answer.json()["error"]
+        assert answer.status_code == 503 and "model.safetensors is broken or cut off" in error["message"]
+        assert text(client, "a") == before and loaded(client) == {"a"}
+    card = client.get("/v1/models/later").json()
+    assert card["status"]["failed"] and card["status"]["message"] in error["message"]
+    assert not re.search("worker@.* is started again", server.output)
+    weights.write_bytes(whole)
+    assert text(client, "later") == before and loaded(client) == {"later"}
+    tell(client, "unload", "later")
+    assert client.get("/v1/models/later").json()["status"] == {"value": "unloaded"}
 
 
 def test_a_model_in_parts_is_loaded(client: httpx.Client) -> None:
