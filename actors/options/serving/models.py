@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..also import OWN, read_also
+from ..also import NEXT, OWN, read_also
 from ..config import ConfigError
 from ..fields import flag, option_fields
 from ..names.environment import llama_option
@@ -28,6 +28,7 @@ ENDS = (
     "dedup-cache-models",
 )  # of presets, and needless: what has begun ends, and nothing is listed twice
 SHARD = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
+LINE = re.compile(r"\[line (\d+)\]")
 PROJECTOR = "mmproj"  # how files begin that belong to another
 MOST_LOADED = 4  # where nobody says it, as there
 NOT_TAKEN = ("served_model_name", "revision")  # of the command line, which MODEL alone has
@@ -50,6 +51,8 @@ def with_models(values: Mapping[str, object], warn: Callable[[str], None]) -> Va
         model = options.pop("model", None) or found.get(name) or (name if "/" in name else None)
         if model is None:
             raise ConfigError(f"{flag(PRESET)}: [{name}] is no model of {flag(FOLDER)}; model = FILE says where it is")
+        if strange := next((text for text in (name, str(model)) if NEXT.search(text)), None):
+            raise ConfigError(f"{flag(FOLDER)}: {strange}: a name with a comma and option= behind it is not taken")
         aliases = options.pop("served_model_name", None)
         options["served_model_name"] = [name, *(one for one in (aliases if isinstance(aliases, list) else []))]
         texts.append(",".join([str(model), *map(_written, options.items())]))
@@ -118,17 +121,22 @@ def _read(path: Path, warn: Callable[[str], None]) -> dict[str, Values]:
     )
     parser.optionxform = str  # type: ignore[method-assign, assignment]  # as they are written
     try:
-        parser.read_string(f"[{NONE}]\n{path.read_text(encoding='utf-8')}", str(path))
+        parser.read_string(f"[{NONE}]\n{path.read_text(encoding='utf-8-sig')}", str(path))
     except OSError as error:
         raise ConfigError(f"{flag(PRESET)}: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{flag(PRESET)}: {path} is not UTF-8") from None
     except configparser.Error as error:
-        raise ConfigError(f"{flag(PRESET)}: {path}: {' '.join(error.message.split())}") from None
+        raise ConfigError(f"{flag(PRESET)}: {path}: {_message(error)}") from None
     whole = parser.defaults()
     if strange := [key for key in whole if key not in FILE_KEYS]:
         raise ConfigError(f"{flag(PRESET)}: {path}: {strange[0]} stands before the first section; [{EVERY}] is for all")
     return {name: _options(name, parser[name], whole, path, warn) for name in parser.sections()}
+
+
+def _message(error: configparser.Error) -> str:
+    """In a line, with the numbers of the file's own lines: one stands before them here."""
+    return LINE.sub(lambda found: f"[line {int(found[1]) - 1}]", " ".join(error.message.split()))
 
 
 def _options(

@@ -102,8 +102,9 @@ def test_what_the_command_line_says_goes_before_and_a_model_of_it_is_the_first(f
         ("[x]\nmodel = /a\nport = 5\n", r"\[x\] port: --port: an option of the server, not of a model"),
         ("[x]\nmodel = /a\nc = far\n", r"\[x\] max_model_len: far is not a whole number"),
         ("c = 5\n", r"c stands before the first section; \[\*\] is for all"),
-        ("[x]\nmodel = /a\nmodel = /b\n", "already exists"),
-        ("[x\n", "models.ini"),
+        ("[x]\nmodel = /a\nmodel = /b\n", r"\[line 3\]: .*already exists"),
+        ("[x\n", r"models.ini.*\[line 1\]"),
+        ("[x,threads=3]\nmodel = /a\n", r"x,threads=3: a name with a comma and option= behind it is not taken"),
     ],
 )
 def test_what_cannot_be_of_a_preset_is_told(tmp_path: Path, text: str, words: str) -> None:
@@ -125,6 +126,11 @@ def test_the_first_that_is_served_is_model_where_others_are_left_out(folder: Pat
     assert left.speculative_config == model_configs(config)[2].speculative_config is not None
     assert left.kv_cache_memory_fraction == 0.25 and left.models_found == 3
     assert without(config, {4: "why"}).served_names() == ["hub"]
+
+
+def test_a_preset_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (config,) = read(models_preset=preset(tmp_path, "\ufeffversion = 1\n[x]\nmodel = /a\n"))
+    assert config.served_names() == ["x"]
 
 
 def test_what_cannot_be_is_told(tmp_path: Path, folder: Path) -> None:
