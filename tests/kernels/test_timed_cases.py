@@ -91,9 +91,27 @@ def test_latents(monkeypatch: pytest.MonkeyPatch) -> None:
         assert case.moved == sum({one.data_ptr(): one.nbytes() for one in held}.values()), case
 
 
+def test_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores and slots are made."""
+    for name, value in (("CHOOSING", (2,)), ("CHOSEN_OF", (24, 48))):
+        monkeypatch.setattr(latents, name, value)
+    for case in latents.choices(torch.device(DEVICE), (latents.Choice("a toy", 4, 16, 24, 16),), torch.float32):
+        with captured(latents.indexer) as launches:
+            case.make()()
+        assert [launch.kernel.__name__ for launch in launches] == ["score_kernel", "select_kernel"]
+        for launch in launches:
+            launch.replay()
+        slots = launches[1].arguments[4]
+        assert slots.shape == (2, 24) and len(slots.unique()) == 48 and 0 <= slots.min() < slots.max() < 128
+        assert case.moved > 0 and case.flops > 0
+
+
 def test_models_fit_what_kernels_take() -> None:
     """In full size, without memory: nothing is refused before a launch."""
-    for case in [*timed_cases.cases("meta"), *latents.cases(torch.device("meta"), FULL, torch.bfloat16)]:
-        with captured(*MODULES) as launches:
+    meta = torch.device("meta")
+    full = latents.Choice("DeepSeek-V3.2", 64), latents.Choice("GLM-5", 32)
+    own = [*latents.cases(meta, FULL, torch.bfloat16), *latents.choices(meta, full, torch.bfloat16)]
+    for case in [*timed_cases.cases("meta"), *own]:
+        with captured(*MODULES, latents.indexer) as launches:
             case.make()()
         assert launches, case

@@ -1,4 +1,4 @@
-"""Attention over latents, as DeepSeek's models keep them: what to time, as in cases.py.
+"""Attention over latents, as DeepSeek's models keep them, and the choice of what is seen: what to time, as in cases.py.
 
 All heads read one head of keys, whose first numbers are the values. With 16 heads its bytes are what counts, with 128
 the products, which by then take about as long: the floor is whichever takes longer.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -18,7 +19,7 @@ from ..report import TINY, say, surviving
 
 from actorserve.kernels.pages import Pages, Scoring  # isort: skip
 from actorserve.kernels.triton.attention.decode_launch import places_of  # isort: skip
-from actorserve.kernels.triton.attention import paged_decode, paged_prefill  # isort: skip
+from actorserve.kernels.triton.attention import indexer, paged_decode, paged_prefill  # isort: skip
 from actorserve.kernels.triton.attention.tiles import Scratch  # isort: skip
 from .cases import Call, Case, processors  # isort: skip
 
@@ -38,6 +39,20 @@ class Latents:
         return self.rank + self.turning
 
 
+@dataclass(frozen=True)
+class Choice:
+    """By what a model chooses tokens, and how many."""
+
+    name: str
+    heads: int
+    dim: int = 128
+    topk: int = 2048
+    block_size: int = 32
+
+
+CHOICES = (Choice("a toy", 4, 16, 24, 16),) if TINY else (Choice("DeepSeek-V3.2", 64), Choice("GLM-5", 32))
+CHOOSING = (1,) if TINY else (1, 32)  # rows
+CHOSEN_OF = (64,) if TINY else (8192, 32768, 131072)  # positions
 TOY = Latents("a toy", 4, 32, 16, 16)
 MODELS = (TOY,) if TINY else (Latents("DeepSeek-V2-Lite", 16), Latents("DeepSeek-V3", 128))
 DTYPE = torch.float32 if TINY else torch.bfloat16
@@ -107,10 +122,38 @@ def prefill(device: torch.device, model: Latents, tokens: int, positions: int, d
     return Case("prefill over latents", shape, make, _moved(model, positions, tokens, dtype), _flops(model, seen))
 
 
+def choices(device: torch.device, models: tuple[Choice, ...] = CHOICES, dtype: torch.dtype = DTYPE) -> Iterator[Case]:
+    """Which tokens queries see."""
+    for model in models:
+        for batch in CHOOSING:
+            for context in CHOSEN_OF:
+                yield choice(device, model, batch, context, dtype)
+
+
+def choice(device: torch.device, model: Choice, batch: int, context: int, dtype: torch.dtype) -> Case:
+    """For one token of each of `batch` rows: keys are read and slots written at least, scores are neither."""
+
+    def make() -> Call:
+        needed = -(-context // model.block_size)
+        keys = torch.empty(batch * needed, 1, model.block_size, model.dim, dtype=dtype, device=device).normal_()
+        table = torch.randperm(batch * needed, device=device).int().view(batch, needed)
+        queries = torch.randn(batch, model.heads, model.dim, device=device).to(dtype)
+        weights = torch.randn(batch, model.heads, device=device)
+        rows = torch.arange(batch, dtype=torch.int32, device=device)
+        lengths = torch.full_like(rows, context)
+        slots = torch.empty(batch, model.topk, dtype=torch.int32, device=device)
+        chosen = indexer.ChosenTokens(rows, lengths, lengths.clamp(max=model.topk), slots)
+        return lambda: indexer.choose_tokens(queries, weights, keys, table, chosen)
+
+    moved = batch * (context * model.dim * dtype.itemsize + 4 * model.topk)
+    shape = f"{model.name}, {model.heads} heads, {model.topk} of {batch} x {context}"
+    return Case("choice of tokens", shape, make, moved, 2 * batch * context * model.heads * model.dim)
+
+
 def main() -> None:
     limits = ceilings.known()
     with torch.inference_mode():
-        for case in cases(ceilings.device()):
+        for case in chain(cases(ceilings.device()), choices(ceilings.device())):
             with surviving(f"{case.kernel}, {case.shape}"):
                 took = ceilings.seconds_each(ceilings.cold(case.make, case.moved, 32), 10)
                 share = case.least(limits["bytes"], limits["flops"]) / took
