@@ -29,12 +29,12 @@ def completion_of(body: GenerateRequest) -> TokensRequest:
     if given.detokenize is False and given.stop:
         raise bad_request("stop needs the text: it cannot be combined with detokenize: false.", "stop")
     if given.return_prompt_text:
-        raise bad_request("return_prompt_text: the prompt is token ids here.", f"{INSIDE}return_prompt_text")
+        raise bad_request("return_prompt_text: the prompt is token ids here.", f"{INSIDE}.return_prompt_text")
     if given.return_progress:
-        field = f"{INSIDE}return_progress"
+        field = f"{INSIDE}.return_progress"
         raise bad_request(f"{field}: /v1/completions and /v1/chat/completions tell how far a prompt has come.", field)
     if given.use_beam_search:
-        field = f"{INSIDE}use_beam_search"
+        field = f"{INSIDE}.use_beam_search"
         raise bad_request(f"{field}: /v1/completions and /v1/chat/completions search for beams.", field)
     fields: dict[str, Any] = {name: getattr(given, name) for name in GenerationFields.__struct_fields__}
     fields |= {name: value for name in OWN if (value := getattr(body, name)) is not None}

@@ -37,8 +37,9 @@ ELSEWHERE_MADE = {  # what does the same
     " of a model that pools /pooling, with the task token_embed.",
     "inputs": ": these are OpenAI's conversations, which keep items; POST /v1/responses answers in one.",
 }
-INSIDE: dict[type, tuple[str, type[msgspec.Struct]]] = {  # bodies that say in an object of theirs how to generate
-    GenerateRequest: (sglang.INSIDE, GenerateParameters),
+INSIDE = "sampling_params"
+OBJECTS: dict[type, tuple[str, type[msgspec.Struct]]] = {  # bodies that say in an object of theirs how to generate
+    GenerateRequest: (INSIDE, GenerateParameters),
     SglangGenerateRequest: (sglang.INSIDE, SglangSampling),
     TgiRequest: (tgi.INSIDE, TgiParameters),
 }
@@ -161,8 +162,8 @@ def read(kind: type[T], body: bytes) -> T:
     """The struct of a request's body. A 400 names the field that cannot be, or that is known and not supported."""
     request = decode(kind, body)
     _check(kind, _passed_over(kind)(body), "")
-    if kind in INSIDE:
-        place, inside = INSIDE[kind]
+    if kind in OBJECTS:
+        place, inside = OBJECTS[kind]
         given = _decoder((place,))(body).get(place)
         for one in given if isinstance(given, list) else [given]:
             if isinstance(one, dict):
