@@ -50,7 +50,7 @@ LATENTS = {
 }
 CHOSEN = LATENTS | {
     "architectures": ["GlmMoeDsaForCausalLM"],
-    **{"index_topk": 64, "index_n_heads": 4, "index_head_dim": 32, "indexer_types": ["full", "shared"]},
+    **{"index_topk": 128, "index_n_heads": 4, "index_head_dim": 32, "indexer_types": ["full", "shared"]},
 }
 CHUNKS = {
     "architectures": ["Llama4ForCausalLM"],
