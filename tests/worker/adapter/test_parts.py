@@ -169,8 +169,16 @@ def change(folder: Path, tensors: dict[str, Any], beside: dict[str, Any], text: 
     (folder / "config.json").write_text(json.dumps(values))
 
 
-def read(folder: Path) -> Any:
-    return read_config(resolve_model(config_for(folder, **BY_TRANSFORMERS)), trust=False)
+def read(folder: Path, trust: bool = False) -> Any:
+    return read_config(resolve_model(config_for(folder, **BY_TRANSFORMERS)), trust)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_whole_number_of_the_text_part_is_read_where_transformers_wants_a_point(trust: bool, tmp_path: Path) -> None:
+    """With --trust-remote-code too, where no code of its own reads config.json."""
+    write_whole("exaone4_5", tmp_path)
+    change(tmp_path, {}, {}, {"initializer_range": 1})
+    assert read(tmp_path, trust).get_text_config(decoder=True).initializer_range == 1.0
 
 
 PUBLISHED_LFM2_VL: dict[str, Any] = {  # fields of LFM2-VL's first config.json, beside those of transformers

@@ -51,7 +51,13 @@ def read_config(info: ModelInfo, trust: bool) -> Any:
     with code_of_others(
         lambda reason: refused_model(info, f"{VERSION} does not read its config.json ({reason}); {instead}")
     ):
-        if isinstance(kind, str) and not trust and (points := _with_points(kind, values)):
+        theirs = trust and "AutoConfig" in (values.get("auto_map") or {})
+        if (
+            isinstance(kind, str)
+            and kind in CONFIG_MAPPING
+            and not theirs
+            and (points := _with_points(CONFIG_MAPPING[kind], values))
+        ):
             whole = CONFIG_MAPPING[kind].from_dict(values | points, name_or_path=info.folder)
         else:
             whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
@@ -70,13 +76,21 @@ def read_config(info: ModelInfo, trust: bool) -> Any:
     return whole
 
 
-def _with_points(name: str, values: dict[str, Any]) -> dict[str, float]:
-    """Whole numbers in config.json where transformers takes none but those that are written with a point."""
-    if name not in CONFIG_MAPPING or not is_dataclass(kind := CONFIG_MAPPING[name]):
-        return {}
-    return {
-        one.name: float(own) for one in fields(kind) if one.type is float and type(own := values.get(one.name)) is int
-    }
+def _with_points(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Whole numbers in config.json where transformers takes none but those that are written with a point, of this
+    class and of its parts', which are there as a whole.
+    """
+    points: dict[str, Any] = {}
+    for one in fields(kind) if is_dataclass(kind) else ():
+        if one.type in (float, float | None) and type(own := values.get(one.name)) is int:
+            points[one.name] = float(own)
+    for name, part in (getattr(kind, "sub_configs", None) or {}).items():
+        if isinstance(own := values.get(name), dict):
+            named = str(own.get("model_type"))
+            own_kind = CONFIG_MAPPING[named] if named in CONFIG_MAPPING else part  # noqa: SIM401 (its get finds nothing)
+            inner = _with_points(own_kind, own)
+            points |= {name: own | inner} if inner else {}
+    return points
 
 
 def _has_head(folder: Path) -> bool:
