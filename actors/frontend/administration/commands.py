@@ -61,11 +61,11 @@ class Administration:
         await self._calls.ask_engines(lambda number: Sleep(number, *given), patient=True)
 
     async def wake_up(self, parts: list[str]) -> None:
-        """Weights take as long to load as they take."""
-        wanted = Part.NONE
+        """Weights take as long to load as they take. Models that load once they are asked for wait on for that."""
+        wanted, only = Part.NONE, self._watch.engines_to_wake()
         for part in parts:
             wanted |= PARTS[part]
-        _check(await self._calls.ask_engines(lambda number: WakeUp(number, int(wanted)), patient=True))
+        _check(await self._calls.ask_engines(lambda number: WakeUp(number, int(wanted)), patient=True, only=only))
 
     async def unload_model(self, model: int) -> None:
         """What its engines have begun ends first; the next request wakes them."""
@@ -100,8 +100,8 @@ class Administration:
         return load_problem(self._context, model)
 
     def is_sleeping(self) -> bool:
-        """Does an engine sleep, or is it to?"""
-        return self._watch.is_on()
+        """Does an engine sleep, or is it to? A model that is loaded once it is asked for does not meanwhile."""
+        return self._watch.is_on(by_itself=not self._watch.loads_some)
 
     def sleeps_until_woken(self) -> bool:
         """And by nothing but an operator's word?"""

@@ -15,11 +15,19 @@ class SleepWatch:
 
     def __init__(self, context: Context) -> None:
         self._words = [SleepWord(context.segment.map, offset) for offset in context.system.kv_map_offsets]
-        self._models, self._loads = context.system.models, context.system.config.models_autoload
+        config = context.system.config
+        self._models, self._loads = context.system.models, config.models_autoload
+        self.loads_some = config.models_max > 0 or not config.models_autoload
 
     def is_on(self, by_itself: bool = True) -> bool:
         """Does an engine sleep, or is it to? `by_itself`: also one that has fallen asleep so, and wakes so."""
         return any((state := word.state).is_on and (by_itself or not state.idle) for word in self._words)
+
+    def engines_to_wake(self) -> list[int]:
+        """Which an operator's word wakes: all, or where models are loaded once they are asked for, those that do not
+        sleep for want of that.
+        """
+        return [at for at, word in enumerate(self._words) if not (self.loads_some and word.state.idle)]
 
     def is_parked(self, engine: int) -> bool:
         """Has it given its model back?"""

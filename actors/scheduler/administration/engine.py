@@ -187,6 +187,9 @@ class EngineAdministration:
             self._idle.forget()
             self._context.log.info("it sleeps once what has begun has ended: another model is asked for")
             return sleep.drained(self._scheduler.is_drained) and self._fall_asleep(sleep.state, [])
+        elif residency.is_on and sleep.leaves_by_itself and not residency.others_wait:
+            sleep.is_awake()
+            self._context.log.info("it goes on: no other model is asked for any more")
         if not sleep.state.idle:
             self._post_held()
         return self._idle.is_on and self._idle.is_over() and self._fall_asleep(UNTIL_ASKED, [])

@@ -4,8 +4,8 @@ No lane leads from one model to another's, and nobody is asked: each scheduler g
 (shm/kv_map/residency.py, sleep.py). One that sleeps and is asked for something says since when. It wakes once fewer
 than so many hold a model and nobody has waited for longer; a lock is held from the look to the word that it wakes, so
 that of two only one finds the place. Meanwhile the model that was not asked for the longest time falls asleep behind
-what it has begun. What it is asked meanwhile waits, and has it wanted in turn; a model that has woken has begun with
-what waited before it looks here, so that each turn brings something.
+what it has begun, or goes on if nobody waits for another any more. What it is asked meanwhile waits, and has it wanted
+in turn; a model that has woken has begun with what waited before it looks here, so that each turn brings something.
 
 Of deaths: the words stay. A lock ends with its holder, whose successor finds whether it is to wake; one that is wanted
 says so anew in its first turn, and who is wanted by nobody any more says that.
@@ -104,9 +104,14 @@ class Residency:
         finally:
             lock.close()
 
+    @property
+    def others_wait(self) -> bool:
+        """Is another model waited for?"""
+        return any(one.wanted_at for one in self._others)
+
     def is_to_leave(self) -> bool:
         """Is this model, which is loaded, the one that makes room for another?"""
-        if not any(one.wanted_at for one in self._others) or any(one.is_draining for one in self._others):
+        if not self.others_wait or any(one.is_draining for one in self._others):
             return False
         loaded = [one for one in self._models if one.is_loaded]
         return len(loaded) >= self._most and min(loaded, key=lambda one: one.used_at) is self._own

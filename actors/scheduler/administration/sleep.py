@@ -36,6 +36,11 @@ class SleepControl:
         """Likewise, and nobody waits for it."""
         self._set(wanted._replace(draining=True, asleep=Part.NONE))
 
+    @property
+    def leaves_by_itself(self) -> bool:
+        """Does it drain, and nobody waits for that?"""
+        return self.state.draining and self.state.idle and not self._wait_for_sleep
+
     def drained(self, is_drained: Callable[[], bool]) -> bool:
         """Is nothing left that has begun?"""
         return self.state.draining and is_drained()
@@ -67,7 +72,7 @@ class SleepControl:
         self._set(SleepState(idle=True))
 
     def is_awake(self) -> None:
-        """It has woken by itself: there is a worker."""
+        """It has woken by itself, or does not leave: there is a worker."""
         self._set(SleepState())
 
     def _set(self, state: SleepState) -> None:

@@ -118,6 +118,37 @@ def test_whose_request_is_gone_is_waited_for_by_nobody(models: Models, dies: boo
     assert models.states() == [AWAKE, ASLEEP, ASLEEP]
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_one_that_was_to_leave_goes_on_where_the_other_is_not_asked_for_any_more(models: Models, dies: bool) -> None:
+    first, second, _ = models.engines
+    models.submit(0)
+    first.compute(2)
+    ref = models.submit(1)
+    first.turn()
+    assert models.states()[0] == DRAINS
+    behind = models.submit(0)
+    models.table.cancel(ref)
+    second.turn(Cancel([ref]))
+    second.turn()
+    if dies:
+        first.start()
+        first.meet()
+    first.turn()
+    assert models.states()[0] == AWAKE
+    assert behind in first.refs
+    first.compute(4)
+    assert not len(first.actor.scheduler.waiting), "what came meanwhile is computed"
+
+
+def test_one_that_an_operator_unloads_leaves_also_where_no_other_is_asked_for(models: Models) -> None:
+    first, *_ = models.engines
+    models.submit(0)
+    first.compute(2)
+    first.turn(Sleep(5, 1, "wait", idle=True))
+    first.turn()
+    assert models.states()[0] == DRAINS
+
+
 def test_a_successor_of_one_that_waits_finds_that(models: Models) -> None:
     first, second, _ = models.engines
     ref = models.submit(1)

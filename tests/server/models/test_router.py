@@ -116,6 +116,16 @@ def test_who_is_asked_for_is_loaded_and_another_unloaded(client: httpx.Client) -
     assert loaded(client) == {"a"}
 
 
+def test_an_operators_word_wakes_those_alone_that_one_lets_sleep(server: Server) -> None:
+    """Models that were not asked for do not sleep by it, and are not loaded by it in turn."""
+    with http_client(server) as operator:
+        operator.headers["Authorization"] = "Bearer master"
+        assert text(operator, "b") and loaded(operator) == {"b"}
+        assert operator.get("/is_sleeping").json() == {"is_sleeping": False}
+        assert operator.post("/wake_up").json()["status"] == "awake"
+        assert loaded(operator) == {"b"}
+
+
 def test_all_that_are_asked_at_once_take_turns_behind_what_has_begun(server: Server) -> None:
     def ask(name: str) -> str:
         with http_client(server) as client:
