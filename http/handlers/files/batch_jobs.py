@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import msgspec
 from aiohttp import web
 
-from actorserve.actors.files.batches import MISTRAL, Batch, BatchRequest, BatchStore
+from actorserve.actors.files.batches import MISTRAL, Batch, BatchRequest
 from actorserve.actors.files.owner import Owner
 from actorserve.actors.files.store import FileStore, NoRoom, Upload
 from actorserve.actors.files.threads import on_disk
@@ -35,10 +35,11 @@ from ...openai.batches.jobs import (
 from ...openai.batches.objects import Object
 from ...openai.responses.requests import check_metadata
 from ...routes import BATCHED
-from ...settings import Settings, printable
+from ...settings import Settings
 from ...transport.json_response import json_response
 from .batches import HOUR_S
 from .files import find_file, no_file
+from .kind import BatchesOfKind
 from .requests import (
     check_same,
     folder_of,
@@ -55,12 +56,15 @@ from .requests import (
 INPUT = "input_files"
 
 
-class BatchJobsApi:
+class BatchJobsApi(BatchesOfKind):
     """Its handlers."""
+
+    kind, noun = MISTRAL, "batch job"
 
     def __init__(self, settings: Settings, longest: int, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
         """`longest`: bytes of a line."""
-        self._settings, self._longest, self._read_body = settings, longest, read_body
+        super().__init__(settings)
+        self._longest, self._read_body = longest, read_body
 
     async def create(self, request: web.Request) -> web.Response:
         """POST /v1/batch/jobs."""
@@ -129,11 +133,7 @@ class BatchJobsApi:
             return json_response(job_object(found))
         if found.has_ended:
             raise ApiError(409, f"Cannot cancel a job with status '{STATUSES[found.status]}'.", "id")
-        with on_full_disk():
-            cancelled = await on_disk(self._store.cancel, found.id)
-        if cancelled is None:
-            raise _no_job(found.id)
-        return json_response(job_object(cancelled))
+        return json_response(job_object(await self._cancelled(found)))
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/batch/jobs/{id}: its results stay, as files."""
@@ -144,22 +144,9 @@ class BatchJobsApi:
         await on_disk(self._store.delete, job_id)
         return json_response({"id": job_id, "object": "batch", "deleted": True})
 
-    # --- which one -----------------------------------------------------------------------------------------------
-
     @property
     def _files(self) -> FileStore:
         return FileStore(folder_of(self._settings), settings_of(self._settings).limit)
-
-    @property
-    def _store(self) -> BatchStore:
-        return BatchStore(folder_of(self._settings))
-
-    async def _found(self, request: web.Request) -> Batch:
-        name = request.match_info["id"]
-        found = await on_disk(self._store.find, name, owner_of(request), MISTRAL)
-        if found is None:
-            raise _no_job(name)
-        return found
 
 
 def _checked(body: BatchJobRequest) -> BatchJobRequest:
@@ -196,7 +183,3 @@ def _outputs(files: FileStore, job: Batch) -> list[Object]:
         with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
             found += files.content(one.id).read_bytes().splitlines()
     return [msgspec.json.decode(line) for line in found]
-
-
-def _no_job(name: str) -> ApiError:
-    return ApiError(404, f"No batch job found with id '{printable(name)[:64]}'.", "id")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from actorserve.actors.files.batches import OPENAI, Batch, BatchRequest, BatchStore, NoInput
+from actorserve.actors.files.batches import OPENAI, BatchRequest, NoInput
 from actorserve.actors.files.store import FileStore
 from actorserve.actors.files.threads import on_disk
 
@@ -21,20 +21,24 @@ from ...openai.responses.requests import check_metadata
 from ...openai.responses.schemas import InputItemsQuery
 from ...openai.responses.stored import page_of
 from ...routes import BATCHED
-from ...settings import Settings, printable
+from ...settings import Settings
 from ...transport.json_response import json_response
 from .files import find_file, no_file
-from .requests import check_same, folder_of, new_id, on_full_disk, owner_of, settings_of
+from .kind import BatchesOfKind
+from .requests import check_same, new_id, on_full_disk, owner_of, settings_of
 
 INPUT = "input_file_id"
 HOUR_S = 3600
 
 
-class BatchesApi:
+class BatchesApi(BatchesOfKind):
     """Its handlers."""
 
+    kind = OPENAI
+
     def __init__(self, settings: Settings, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
-        self._settings, self._read_body = settings, read_body
+        super().__init__(settings)
+        self._read_body = read_body
 
     async def create(self, request: web.Request) -> web.Response:
         """POST /v1/batches."""
@@ -92,25 +96,4 @@ class BatchesApi:
             return json_response(batch_object(found))
         if found.has_ended:
             raise ApiError(409, f"Cannot cancel a batch with status '{found.status}'.", "id")
-        with on_full_disk():
-            cancelled = await on_disk(self._store.cancel, found.id)
-        if cancelled is None:
-            raise _no_batch(found.id)
-        return json_response(batch_object(cancelled))
-
-    # --- which one -----------------------------------------------------------------------------------------------
-
-    @property
-    def _store(self) -> BatchStore:
-        return BatchStore(folder_of(self._settings))
-
-    async def _found(self, request: web.Request) -> Batch:
-        name = request.match_info["id"]
-        found = await on_disk(self._store.find, name, owner_of(request))
-        if found is None:
-            raise _no_batch(name)
-        return found
-
-
-def _no_batch(name: str) -> ApiError:
-    return ApiError(404, f"No batch found with id '{printable(name)[:64]}'.", "id")
+        return json_response(batch_object(await self._cancelled(found)))

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from actorserve.actors.files.batches import ANTHROPIC, Batch, BatchRequest, BatchStore
+from actorserve.actors.files.batches import ANTHROPIC, Batch, BatchRequest
 from actorserve.actors.files.store import FileStore, NoRoom, Upload
 from actorserve.actors.files.threads import on_disk
 
@@ -28,10 +28,11 @@ from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode_query
 from ...paths.files import MESSAGE_BATCHES
 from ...paths.responses import MESSAGES
-from ...settings import Settings, printable
+from ...settings import Settings
 from ...transport.body import BodyBudget
 from ...transport.json_response import json_response
 from ...transport.upload import read_json
+from .kind import BatchesOfKind
 from .requests import (
     check_same,
     folder_of,
@@ -50,12 +51,15 @@ LINES = "application/x-jsonl"
 REQUESTS = "requests"
 
 
-class MessageBatchesApi:
+class MessageBatchesApi(BatchesOfKind):
     """Its handlers."""
+
+    kind, noun = ANTHROPIC, "message batch"
 
     def __init__(self, settings: Settings, longest: int, unfinished: BodyBudget) -> None:
         """`longest`: bytes of a request; `unfinished`: what those take that have not come whole, with all bodies."""
-        self._settings, self._longest, self._unfinished = settings, longest, unfinished
+        super().__init__(settings)
+        self._longest, self._unfinished = longest, unfinished
 
     async def create(self, request: web.Request) -> web.Response:
         """POST /v1/messages/batches."""
@@ -119,7 +123,7 @@ class MessageBatchesApi:
         try:
             return await send_files(request, self._store.answers(found.id), LINES)
         except FileNotFoundError:  # it was removed meanwhile
-            raise _no_batch(found.id) from None
+            raise self._missing(found.id) from None
 
     async def cancel(self, request: web.Request) -> web.Response:
         """POST /v1/messages/batches/{id}/cancel."""
@@ -128,11 +132,7 @@ class MessageBatchesApi:
             raise bad_request(f"{found.id} has ended: only one that is processed can be canceled.", "id")
         if found.has_ended:  # the request may be sent again
             return _told(found)
-        with on_full_disk():
-            cancelled = await on_disk(self._store.cancel, found.id)
-        if cancelled is None:
-            raise _no_batch(found.id)
-        return _told(cancelled)
+        return _told(await self._cancelled(found))
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/messages/batches/{id}."""
@@ -145,19 +145,6 @@ class MessageBatchesApi:
         await on_disk(self._store.delete, batch_id)
         return json_response({"id": batch_id, "type": "message_batch_deleted"})
 
-    # --- which one -----------------------------------------------------------------------------------------------
-
-    @property
-    def _store(self) -> BatchStore:
-        return BatchStore(folder_of(self._settings))
-
-    async def _found(self, request: web.Request) -> Batch:
-        name = request.match_info["id"]
-        found = await on_disk(self._store.find, name, owner_of(request), ANTHROPIC)
-        if found is None:
-            raise _no_batch(name)
-        return found
-
 
 def _told(batch: Batch) -> web.Response:
     return json_response(message_batch(batch, MESSAGE_BATCHES))
@@ -165,7 +152,3 @@ def _told(batch: Batch) -> web.Response:
 
 def _write(lines: Callable[[bytes], bytes], piece: bytes, upload: Upload) -> None:
     upload.write(lines(piece))
-
-
-def _no_batch(name: str) -> ApiError:
-    return ApiError(404, f"No message batch found with id '{printable(name)[:64]}'.", "id")
