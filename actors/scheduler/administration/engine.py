@@ -43,6 +43,7 @@ from ...runtime.process import Context
 from ...runtime.profiling import change_profile
 from ..scheduler import Scheduler
 from .idle import IdleWatch
+from .loading import PROBLEM, LoadingDeaths
 from .residency import Residency
 
 MOST_CALLS = 64  # of workers at once
@@ -69,6 +70,7 @@ class EngineAdministration:
         self._first_worker = context.system.workers_of(context.spec.engine)[0].position
         self._idle = IdleWatch(context, scheduler)
         self._residency = Residency(context)
+        self._deaths = LoadingDeaths(context)
         self._wakes: dict[int, WakeUp] = {}  # that wait for a place, by their calls
         if self._sleep.state.is_parked:
             tell_workers(LookAtSleep())
@@ -180,6 +182,10 @@ class EngineAdministration:
         if sleep.state.wakes and has_worker:
             sleep.is_awake()
             self._unloadable.store("")
+        elif self._deaths.are_too_many(loads=sleep.state.wakes):
+            return self._sleep_on(PROBLEM)
+        elif wants and self._deaths.rests:
+            self._refuse(PROBLEM)
         elif wants:
             residency.take(self._rouse)
         elif residency.is_on and has_worker and not sleep.state.is_on and residency.is_to_leave():
@@ -197,6 +203,7 @@ class EngineAdministration:
     def _rouse(self) -> None:
         """By itself, or as an operator has it who has waited for a place."""
         self._problem = ""
+        self._deaths.begin()
         if not self._wakes:
             self._sleep.rouse()
             self._context.log.info("it wakes: something is asked")
@@ -234,9 +241,19 @@ class EngineAdministration:
 
     def _sleep_on(self, problem: str) -> bool:
         """What the model was loaded for ends, so that its place is free; who asks next has it tried again."""
-        scheduler = self._scheduler
+        self._problem = problem
         self._unloadable.store(problem)
         self._context.log.error("the model sleeps on, as it cannot be loaded: %s", problem)
+        self._refuse(problem)
+        self._idle.forget()
+        return self._fall_asleep(UNTIL_ASKED, [])
+
+    def _refuse(self, problem: str) -> None:
+        """Who waits for the model is told that it cannot be loaded."""
+        scheduler = self._scheduler
+        for call in self._wakes:
+            self._context.post(f"frontend-{frontend_of_call(call)}", SleepChanged(call, problem))
+        self._wakes.clear()
         for ref in list(scheduler.sequences):
             scheduler.end(ref, Finish.UNLOADABLE)
         for call in list(self._calls):
@@ -244,8 +261,6 @@ class EngineAdministration:
         self._held.clear()
         if scheduler.adapters is not None:
             scheduler.adapters.cannot_read(problem)
-        self._idle.forget()
-        return self._fall_asleep(UNTIL_ASKED, [])
 
     # --- profiles ------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.messages import Cancel, Finish
 from actorserve.actors.protocol.topics.administration import Parked, Sleep, SleepChanged, Unloadable, WakeUp
 from actorserve.actors.protocol.topology import System
+from actorserve.actors.scheduler.administration.loading import MOST_DEATHS, PROBLEM, REST_S
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.end_lock import EndLock
 from actorserve.shm.kv_map.layout import WANTED_AT
@@ -215,3 +217,53 @@ def test_one_that_cannot_be_loaded_ends_what_it_was_to_be_loaded_for_and_its_pla
     third.meet()
     again = models.submit(1)
     assert models.table.finish(again) == Finish.NONE and second.refs == {again}
+
+
+def test_one_that_kills_its_workers_sleeps_on_before_the_server_ends(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = models.engines
+    ref = models.submit(1)
+    first.turn()
+    first.turn(Parked(0, 1))
+    second.turn()
+    second.kill_worker()  # the parked life, as it is to load
+    for deaths in range(MOST_DEATHS):
+        second.turn()
+        assert models.states()[1] == WAKES and second.refs == {ref}, deaths
+        second.kill_worker()
+    second.turn()
+    assert models.states()[1] == ASLEEP and models.table.finish(ref) == Finish.UNLOADABLE
+    second.turn(Parked(0, 1))
+    waits = models.submit(2)
+    third.turn()
+    assert models.states() == [ASLEEP, ASLEEP, WAKES] and third.refs == {waits}, "its place is free"
+    again = models.submit(1)
+    assert models.table.finish(again) == Finish.UNLOADABLE and not second.refs, "it is not tried for a while"
+    second.turn(WakeUp(7, int(Part.ALL)))
+    assert SleepChanged(7, PROBLEM) in models.lanes["frontend-0"] and models.states()[1] == ASLEEP
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + REST_S + 1)
+    later = models.submit(1)
+    third.meet()
+    assert models.table.finish(later) == Finish.NONE and second.refs == {later}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_deaths_are_of_one_loading(models: Models, waits: bool) -> None:
+    """Those of one before, and those of a worker that has a model, are not counted."""
+    first, second, _ = models.engines
+    models.submit(1)
+    first.turn()
+    first.turn(Parked(0, 1))
+    second.turn()
+    for _ in range(2):
+        second.kill_worker()
+        second.turn()
+    second.meet()
+    for _ in range(MOST_DEATHS):
+        second.kill_worker()
+        second.turn()
+        if waits:
+            second.meet()
+    assert models.states()[1] == AWAKE

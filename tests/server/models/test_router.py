@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -162,3 +163,36 @@ def test_without_autoload_one_is_loaded_that_is_said_to_be(tmp_path: Path) -> No
             assert loaded(client) == set()
             asked = client.post("/v1/completions?autoload=true", json={"prompt": "a", "model": "a", "max_tokens": 1})
             assert asked.status_code == 200 and loaded(client) == {"a"}
+
+
+CODE = """
+import os
+from transformers import LlamaForCausalLM
+if os.path.exists({flag!r}):
+    os.abort()
+class Deadly(LlamaForCausalLM):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_one_that_kills_its_workers_ends_no_other(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a").symlink_to(DEMO_FOLDER)
+    deadly = tmp_path / "models" / "b"
+    shutil.copytree(DEMO_FOLDER, deadly)
+    config = json.loads((deadly / "config.json").read_text())
+    code = {"architectures": ["Deadly"], "auto_map": {"AutoModelForCausalLM": "deadly.Deadly"}}
+    (deadly / "config.json").write_text(json.dumps({**config, **code}))
+    (deadly / "deadly.py").write_text(CODE.format(flag=str(flag)))
+    options = ("--models-dir", str(tmp_path / "models"), "--models-max", "1", "--trust-remote-code")
+    with Server(*options) as running, http_client(running) as client:
+        assert text(client, "b") == text(client, "a")
+        flag.touch()
+        for _ in range(2):
+            answer = client.post("/v1/completions", json={"prompt": "a", "model": "b"})
+            assert answer.status_code == 503 and "has died 3 times" in answer.json()["error"]["message"]
+            assert text(client, "a")
+        assert client.post("/models/load", json={"model": "b"}).status_code == 503
+        assert running.output.count("killed by SIGABRT") <= 4, "once more, if it began before it was given up"
