@@ -1,7 +1,7 @@
 """Open files: how many a server needs beside its clients' connections, and what is done while none is to be had.
 
 The supervisor holds every connection, so it needs the most. Counted at rest, with every actor up:
-    standard streams, event loop, signals, listener, control socket, segment, memory files, their description   21
+    standard streams, event loop, signals, listener, control socket, segment, memory files, their description   24
     for each actor its eventfd, its process and what it says; for each frontend a channel; for each template three
 and while all of them are started at once, their boot files and the other ends of their output, and a channel's. Beside
 that there are other templates, clients of the control socket, and what is opened for a moment: SPARE. A frontend that
@@ -20,7 +20,7 @@ import resource
 from ...options.config import ConfigError
 from ...protocol.topology import System
 
-AT_REST = 21  # with the first template
+AT_REST = 24  # with the first template
 SPARE = 48
 EACH_ACTOR, EACH_FRONTEND, EACH_TEMPLATE = 5, 2, 3
 LEAST_CONNECTIONS = 8  # with room for fewer it is not worth a start

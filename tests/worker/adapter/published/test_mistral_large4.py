@@ -31,7 +31,7 @@ INDEXERS = 4  # one layer of so many chooses tokens
 IN_BLOCKS = re.compile(
     r"layers\.\d+\.(attention\.(wq|wo|wkv_b)|(feed_forward|(shared_)?experts(\.\d+)?)\.w[123])\.weight"
 )
-SHORT = 8  # tokens of an answer
+SHORT = 12  # tokens of an answer, of which memory runs out
 
 
 def sources() -> list[int]:
