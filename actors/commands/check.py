@@ -12,7 +12,7 @@ from ..options.command_line import add_options, read_config
 DESCRIPTION = """Say what `actorserve launch` with the same options would load and how much fits, without starting.
 
 The exit status is 0 if the model can be served with these options on this machine as it is now, and 2 if not; then
-the reasons are told as launch would tell them."""
+the reasons are told as launch would tell them. Of a folder (--models-dir) those that cannot be are left out."""
 CANNOT = 2  # as launch has it
 
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     from .check_report import check_all
 
     logging.basicConfig(format="actorserve: warning: %(message)s", level=logging.WARNING)
-    first, *others = check_all(config)
+    (first, *others), unserved = check_all(config)
     problems = [*first.problems, *(f"--also {one.config.model}: {text}" for one in others for text in one.problems)]
     if arguments.json:
         import msgspec
@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         answer: dict[str, Any] = {"ok": not problems, "problems": problems, **first.facts}
         if others:
             answer["also"] = [one.facts for one in others]
+        if unserved:
+            answer["unserved"] = {one.config.served_names()[0]: "; ".join(one.problems) for one in unserved}
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer)) + b"\n")
     else:
         for checkup in (first, *others):
@@ -43,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"--also    | {checkup.config.model}")
             for line in _lines(checkup.facts):
                 print(line)
+        for one in unserved:
+            print(f"left out  | {one.config.served_names()[0]}: {'; '.join(one.problems)}")
         for problem in problems:
             print(f"cannot be served: {problem}")
         if not problems:

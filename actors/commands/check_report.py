@@ -19,7 +19,7 @@ from ..frontend.parsers import choose_parsers, unknown_calls
 from ..model.info import ModelInfo, resolve_model, with_tokenizer
 from ..model.tokenizers.tokenizer import find_templates, load_tokenizer
 from ..model.weights.weight_files import read_weights
-from ..options.also import model_configs
+from ..options.also import model_configs, without
 from ..options.config import Config, ConfigError
 from ..protocol.topology import System
 from ..renderer.templates.chat_template import ChatTemplate
@@ -115,20 +115,28 @@ class Checkup:
         Segment.create(system.size, "lanes and request table").close()
 
 
-def check_all(config: Config) -> list[Checkup]:
-    """Of MODEL, and of those of --also; what they share, which is told with the first, is of all."""
+def check_all(config: Config) -> tuple[list[Checkup], list[Checkup]]:
+    """Of MODEL and those of --also, and of those that are left out: models of a folder, which nobody has named, such as
+    cannot be served beside others. What all share, which is told with the first, is of all that are served.
+    """
     checkups = [Checkup(msgspec.structs.replace(own, also=[])) for own in model_configs(config)]
     for checkup in checkups:
         checkup.run()
-    infos = [checkup.info for checkup in checkups if checkup.info is not None]
-    if len(checkups) > 1 and len(infos) == len(checkups):
-        for checkup in checkups:
+    named = len(checkups) - config.models_found
+    unserved = {number: "" for number, one in enumerate(checkups) if number >= named and one.problems}
+    if len(unserved) == len(checkups):
+        return checkups, []
+    served = [one for number, one in enumerate(checkups) if number not in unserved]
+    infos = [checkup.info for checkup in served if checkup.info is not None]
+    if len(served) > 1 and len(infos) == len(served):
+        for checkup in served:
             checkup.facts.pop("sharing", None)
+        kept = without(config, unserved) if unserved else config
         try:
-            checkups[0].share(System(config, infos[0], infos[1:]))
+            served[0].share(System(kept, infos[0], infos[1:]))
         except SegmentError as error:
-            checkups[0].problems.append(str(error))
-    return checkups
+            served[0].problems.append(str(error))
+    return served, [checkups[number] for number in unserved]
 
 
 def stored_bytes(folder: Path) -> dict[str, int]:

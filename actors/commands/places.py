@@ -106,25 +106,34 @@ class Paths:
         return self.there(file + ".py") + f":{rest}" if suffix else text
 
     def _further_model(self, text: str) -> str:
+        if text.lstrip().startswith("{"):
+            return self._further_object(text)
         model, *options = NEXT.split(text.strip())
-        return ",".join((self.there(model), *map(self._option_of_further, options)))
+        pairs = [option.partition("=") for option in options]
+        return ",".join((self.there(model), *(f"{name}={self._of_further(name, value)}" for name, _, value in pairs)))
 
-    def _option_of_further(self, text: str) -> str:
-        """`name=value` behind a model, by whichever name; what is none is told by whoever reads it."""
-        given, _, value = text.partition("=")
+    def _further_object(self, text: str) -> str:
+        """The same as JSON; what is none is told by whoever reads it."""
+        try:
+            given = msgspec.json.decode(text, type=dict[str, object])
+        except msgspec.MsgspecError:
+            return text
+        return msgspec.json.encode({name: self._of_further(name, value) for name, value in given.items()}).decode()
+
+    def _of_further(self, given: str, value: object) -> object:
+        """The value of a further model's option, by whichever name; what is none is told by whoever reads it."""
         name = given.strip().replace("-", "_")
         if name not in option_fields() and (meaning := meaning_of(flag(name))) is not None:
             name = "model" if meaning.key == "model" else meaning.field
-        value = value.strip()
         if name not in self._ways:
-            return text
-        if name not in LISTS:
-            return f"{given}={self.placed(name, value)}"
+            return value
+        if name not in LISTS or not isinstance(value, str):
+            return self.placed(name, value.strip() if isinstance(value, str) else value)
         try:
-            items = [str(self.placed(name, one)) for one in items_of(name, value)]
+            items = [str(self.placed(name, one)) for one in items_of(name, value.strip())]
         except ValueError:
-            return text
-        return f"{given}={msgspec.json.encode(items).decode() if value.startswith('[') else ','.join(items)}"
+            return value
+        return msgspec.json.encode(items).decode() if value.strip().startswith("[") else ",".join(items)
 
     def _tool_servers(self, text: str) -> str:
         parts = (part.strip() for part in text.split(","))

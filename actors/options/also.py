@@ -1,4 +1,5 @@
-"""--also MODEL[,option=value…]: further models of one server, each with engines and options of its own.
+"""--also MODEL[,option=value…]: further models of one server, each with engines and options of its own. A JSON object
+with `model` says the same, whatever its values have in them.
 
 What is about a model holds for the one that it is given with; all else, such as --frontends or time-outs, for all.
 """
@@ -7,11 +8,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from .config import Config, ConfigError
-from .fields import default, flag, option_fields
+from .fields import LEFT_OUT, default, flag, option_fields
 from .lora import read_modules
 from .names.given import named_values
 from .sources import value_of, warn
@@ -64,15 +66,7 @@ def model_configs(config: Config) -> list[Config]:
 
 def read_also(text: str) -> tuple[str, dict[str, object]]:
     """(the model, its options by field name); ConfigError says what is wrong."""
-    model, *parts = NEXT.split(text.strip())
-    if not model:
-        raise ConfigError(f"{OPTION} {text}: a model comes first: MODEL,option=value")
-    if "," in model and not Path(model).expanduser().exists():
-        raise ConfigError(f"{OPTION} {text}: options are written behind the model as option=value, with commas between")
-    pairs = [part.partition("=") for part in parts]
-    named = {name.strip(): value.strip() for name, _, value in pairs}
-    if len(named) < len(pairs):
-        raise ConfigError(f"{OPTION} {text}: an option is there twice")
+    model, named = _of_object(text) if text.lstrip().startswith("{") else _of_text(text)
     where = f"{OPTION} {model}"
     from .objects.structured_outputs import with_parser
 
@@ -82,6 +76,37 @@ def read_also(text: str) -> tuple[str, dict[str, object]]:
         raise ConfigError(f"{where}: {flags}: an option of the server, not of a further model")
     fields = option_fields()
     return model, {name: value_of(f"{where}: {_plain(name)}", fields[name], value) for name, value in given.items()}
+
+
+def _of_text(text: str) -> tuple[str, dict[str, str]]:
+    model, *parts = NEXT.split(text.strip())
+    if not model:
+        raise ConfigError(f"{OPTION} {text}: a model comes first: MODEL,option=value")
+    if "," in model and not Path(model).expanduser().exists():
+        raise ConfigError(f"{OPTION} {text}: options are written behind the model as option=value, with commas between")
+    pairs = [part.partition("=") for part in parts]
+    named = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(named) < len(pairs):
+        raise ConfigError(f"{OPTION} {text}: an option is there twice")
+    return model, named
+
+
+def _of_object(text: str) -> tuple[str, dict[str, str]]:
+    try:
+        given = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{OPTION} {text}: no JSON object: {error}") from None
+    model = given.pop("model", None)
+    if not isinstance(model, str) or not model:
+        raise ConfigError(f"{OPTION} {text}: its model, a text, is missing")
+    return model, {name: written(name, value) for name, value in given.items()}
+
+
+def written(name: str, value: object) -> str:
+    """An option's value as it is written on the command line."""
+    if value is None:
+        return LEFT_OUT.get(name.replace("-", "_"), ("null",))[0]
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _with(config: Config, model: str, values: dict[str, object]) -> Config:

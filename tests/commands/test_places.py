@@ -32,6 +32,12 @@ from actorserve.actors.options.fields import canonical, option_fields
         ("also", ['a,speculative_config={"model":"there"}'], ['a,speculative_config={"model":"HERE-there"}']),
         ("also", ["a,speculative-draft-model-path=there,x"], ["a,speculative-draft-model-path=there,x"]),
         ("also", ["a,speculative-draft-model-path=there"], ["a,speculative-draft-model-path=HERE-there"]),
+        (
+            "also",
+            ['{"model": "a/b", "logits-processors": ["m:A", "there.py:B"], "chat-template": "a,b=c", "seed": 1}'],
+            ['{"model":"a/b","logits-processors":["m:A","HERE-there.py:B"],"chat-template":"a,b=c","seed":1}'],
+        ),
+        ("also", ['{"model": "there"'], ['{"model": "there"']),
         ("also", ["a,no-such=there,served-model-name=there"], ["a,no-such=there,served-model-name=there"]),
         ("kv_offload", "host:1Gi,plugin:there.py:One:x", "host:1Gi,plugin:HERE-there.py:One:x"),
         ("served_model_name", ["there"], ["there"]),

@@ -37,6 +37,19 @@ def test_names_of_other_servers_are_understood() -> None:
     }
 
 
+def test_as_json_with_values_that_have_commas_and_equals_signs() -> None:
+    text = '{"model": "org/a,x=1", "chat-template": "{{ a }},b=c", "served_model_name": ["x", "y,z=1"], "seed": 3}'
+    assert read_also(text) == (
+        "org/a,x=1",
+        {"chat_template": "{{ a }},b=c", "served_model_name": ["x", "y,z=1"], "seed": 3},
+    )
+    assert read_also('{"model": "m", "threads": null, "enforce-eager": true}')[1] == {
+        "threads": None,
+        "enforce_eager": True,
+    }
+    assert read_environment({"ACTORSERVE_ALSO": '{"model": "m"}'}) == {"also": ['{"model": "m"}']}
+
+
 def test_what_is_about_a_model_is_not_taken_over_and_the_rest_is() -> None:
     config = make_config(
         {
@@ -78,6 +91,9 @@ def test_the_environment_has_one_or_a_json_list() -> None:
         ({"also": [",dtype=half"]}, "a model comes first"),
         ({"also": ["x,dtype=half,dtype=auto"]}, "an option is there twice"),
         ({"also": ["x,pooler-config={"]}, "--also x: --pooler-config: { is no JSON"),
+        ({"also": ['{"model": "x"']}, '--also {"model": "x": no JSON object: '),
+        ({"also": ['{"seed": 3}']}, '--also {"seed": 3}: its model, a text, is missing'),
+        ({"also": ['{"model": "x", "seed": null}']}, "--also x: seed: null is not a whole number"),
         ({"also": ["x", "x"]}, "--also: two models are served as x; served-model-name=NAME gives one another"),
         ({"model": "x", "also": ["x"]}, "two models are served as x"),
         ({"also": ["x"] * 64}, "--also: at most 64 models are served, not 65"),

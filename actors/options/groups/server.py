@@ -18,7 +18,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         list[str],
         Meta(
             description="a further model, with engines of its own: MODEL, or MODEL,option=value,… with options for it "
-            "alone, such as runner, served-model-name, max-model-len; once for each"
+            "alone, such as runner, served-model-name, max-model-len, or a JSON object of these; once for each"
         ),
     ] = []
     host: Annotated[

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..also import NEXT, OWN, read_also
+from ..also import OWN, read_also, written
 from ..config import ConfigError
 from ..fields import flag, option_fields
 from ..names.environment import llama_option
@@ -51,11 +51,10 @@ def with_models(values: Mapping[str, object], warn: Callable[[str], None]) -> Va
         model = options.pop("model", None) or found.get(name) or (name if "/" in name else None)
         if model is None:
             raise ConfigError(f"{flag(PRESET)}: [{name}] is no model of {flag(FOLDER)}; model = FILE says where it is")
-        if strange := next((text for text in (name, str(model)) if NEXT.search(text)), None):
-            raise ConfigError(f"{flag(FOLDER)}: {strange}: a name with a comma and option= behind it is not taken")
         aliases = options.pop("served_model_name", None)
         options["served_model_name"] = [name, *(one for one in (aliases if isinstance(aliases, list) else []))]
-        texts.append(",".join([str(model), *map(_written, options.items())]))
+        given_by_text = {option: written(option, value) for option, value in options.items()}
+        texts.append(msgspec.json.encode({"model": str(model)} | given_by_text).decode())
     return _among(given, texts)
 
 
@@ -163,13 +162,3 @@ def _options(
         name: value if name == "model" else value_of(f"[{section}] {name}", fields[name], value)
         for name, value in values.items()
     }
-
-
-def _written(option: tuple[str, object]) -> str:
-    """As --also has it."""
-    name, value = option
-    if isinstance(value, bool):
-        text = "1" if value else "0"
-    else:
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return f"{name.replace('_', '-')}={text}"

@@ -85,6 +85,13 @@ stop-timeout = 5
     assert [list(found)[number] for number in loaded_at_start(first)] == ["small-Q4_K_M"]
 
 
+def test_a_value_or_a_name_may_look_like_a_further_option(tmp_path: Path) -> None:
+    text = "[x,threads=3]\nmodel = /a,b=c.gguf\nchat-template = {{ messages }},seed=5\nalias = other\nthreads = auto\n"
+    (one,) = read(models_preset=preset(tmp_path, text))
+    assert one.served_names() == ["x,threads=3", "other"] and one.model == "/a,b=c.gguf"
+    assert one.chat_template == "{{ messages }},seed=5" and (one.seed, one.threads) == (Config().seed, None)
+
+
 def test_what_the_command_line_says_goes_before_and_a_model_of_it_is_the_first(folder: Path, tmp_path: Path) -> None:
     text = f"[mine]\nmodel = {folder}/two/a.gguf\nc = 100\nthreads = 3\n"
     given = {"model": "org/first", "max_model_len": 50, "served_model_name": ["one"]}
@@ -104,7 +111,6 @@ def test_what_the_command_line_says_goes_before_and_a_model_of_it_is_the_first(f
         ("c = 5\n", r"c stands before the first section; \[\*\] is for all"),
         ("[x]\nmodel = /a\nmodel = /b\n", r"\[line 3\]: .*already exists"),
         ("[x\n", r"models.ini.*\[line 1\]"),
-        ("[x,threads=3]\nmodel = /a\n", r"x,threads=3: a name with a comma and option= behind it is not taken"),
     ],
 )
 def test_what_cannot_be_of_a_preset_is_told(tmp_path: Path, text: str, words: str) -> None:

@@ -38,12 +38,31 @@ def examine(**options: object) -> Checkup:
 
 def test_further_models_are_looked_at_too(folder: Path) -> None:
     alone = examine()
-    first, second, missing = check_all(make_config(SMALL | {"also": [f"{folder},max-num-seqs=4", "/nothing"]}))
+    (first, second, missing), unserved = check_all(
+        make_config(SMALL | {"also": [f"{folder},max-num-seqs=4", "/nothing"]})
+    )
+    assert not unserved
     assert not first.problems and not second.problems and "no folder" in missing.problems[0]
-    (both, other) = check_all(make_config(SMALL | {"also": [f"{folder},max-num-seqs=4"]}))
+    (both, other), _ = check_all(make_config(SMALL | {"also": [f"{folder},max-num-seqs=4"]}))
     slots = alone.facts["sharing"]["slots"]
     assert both.facts["sharing"]["slots"] == slots + 4 and "sharing" not in other.facts
     assert other.facts["room"]["sequences"] == 4 and other.facts["model"]["folder"] == str(folder)
+
+
+def test_a_folders_bad_model_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As launch does; where none can be served that is a problem."""
+    (tmp_path / "0-bad.gguf").write_bytes(b"GGUF")
+    assert main(["check", *OPTIONS, "--models-dir", str(tmp_path)]) == 2
+    assert "cannot be served: " in capsys.readouterr().out
+    for name in ("a", "b"):
+        (tmp_path / name).symlink_to(DEMO_FOLDER)
+    assert main(["check", *OPTIONS, "--models-dir", str(tmp_path)]) == 0
+    *_, left_out, last = capsys.readouterr().out.splitlines()
+    assert last == "can be served" and left_out.startswith("left out  | 0-bad: ") and "cut off" in left_out
+    assert main(["check", *OPTIONS, "--models-dir", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] and list(told["unserved"]) == ["0-bad"] and len(told["also"]) == 1
+    assert told["sharing"]["slots"] and "sharing" not in told["also"][0]
 
 
 @pytest.fixture
