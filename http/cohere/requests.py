@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from actorserve.actors.protocol.sampling.fields import SAMPLING_FIELDS
+
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names
 from ..openai.thinking import THINKING_SWITCHES
@@ -20,7 +22,7 @@ from .schemas import (
     Object,
 )
 
-SAME = ("model", "stream", "temperature", "seed", "frequency_penalty", "presence_penalty", "priority", "logprobs")
+SAME = ("model", "stream", "seed", "priority", "logprobs", *SAMPLING_FIELDS)
 OTHERS = {"k": "top_k", "p": "top_p", "max_tokens": "max_completion_tokens", "stop_sequences": "stop"}
 NAMES = {ours: own for own, ours in OTHERS.items()} | {
     "thinking_token_budget": "thinking.token_budget",
@@ -32,9 +34,9 @@ UNCITED = ("OFF", "DISABLED")
 CHOICES = {"REQUIRED": "required", "NONE": "none"}
 
 
-def renamed(error: ApiError) -> ApiError:
-    """An error of the other API's request that names the field as this API does."""
-    return with_names(error, NAMES)
+def renamed(error: ApiError, body: msgspec.Struct) -> ApiError:
+    """An error of the other API's request that names the field as this API, or its body, does."""
+    return with_names(error, {ours: own for ours, own in NAMES.items() if getattr(body, ours, None) is None})
 
 
 def chat_of(body: CohereChatRequest, thinks: bool, template: str = "") -> Object:
@@ -42,7 +44,9 @@ def chat_of(body: CohereChatRequest, thinks: bool, template: str = "") -> Object
     has no place for documents, they stand before what the user has said last.
     """
     chat: Object = {name: value for name in SAME if (value := getattr(body, name)) is not None}
-    chat |= {ours: value for own, ours in OTHERS.items() if (value := getattr(body, own)) is not None}
+    for own, ours in OTHERS.items():
+        if (value := getattr(body, own)) is not None and chat.setdefault(ours, value) != value:
+            raise bad_request(f"{own}: {ours} asks for something else; give either.", own)
     mode = body.citation_options.mode if body.citation_options is not None else None
     if mode is not None and mode.upper() not in UNCITED:
         raise bad_request("citation_options.mode: no citations are made; OFF says so.", "citation_options.mode")

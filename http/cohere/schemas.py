@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from actorserve.actors.protocol.sampling.fields import SamplingFields
+
 Object = dict[str, Any]
 EmbeddingType = Literal["float", "base64", "binary", "ubinary", "int8", "uint8"]
 
@@ -58,20 +60,17 @@ class CohereDocument(msgspec.Struct):
     id: str | None = None
 
 
-class CohereChatFields(msgspec.Struct, kw_only=True):
-    """What a chat's body has in each version."""
+class CohereChatFields(SamplingFields, kw_only=True):
+    """What a chat's body has in each version. What there is of sampling is as everywhere, though Cohere has less."""
 
     model: str | None = None
     stream: bool | None = None
     response_format: CohereFormat | None = None
     max_tokens: int | None = None
     stop_sequences: list[str] | None = None
-    temperature: float | None = None
     seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    k: int | None = None
-    p: float | None = None
+    k: int | None = None  # top_k
+    p: float | None = None  # top_p
     priority: int | None = None
 
 

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from actorserve.actors.protocol.sampling.fields import ranges_of
 
 from ..cohere.schemas import CohereChatRequest, CoherePart, CohereTurn
+from ..cohere.v1.requests import NOTHING as NOTHING_OF_V1
+from ..cohere.v1.schemas import CohereChatV1Request
+from ..generation.fields.unsupported import NO_PLACE
 from ..openai.schemas import CompletionRequest
 from ..sglang.schemas import MEDIA, REFUSED, SglangEncodeRequest, SglangGenerateRequest, SglangSampling
 from .requests import NULL, Book, Schema, bounds, last_id
@@ -62,11 +65,26 @@ def _sglang_encode(book: Book) -> None:
     schema["properties"] |= dict.fromkeys(sorted(MEDIA), NOTHING)
 
 
+def _cohere_sampling(fields: Schema) -> None:
+    _sampling(fields, COHERE_NAMES)
+    fields |= dict.fromkeys(NO_PLACE, NOTHING)
+
+
+def _cohere_chat_v1(book: Book) -> None:
+    """Something is said, or tools have found something; of what nothing heeds only the values that ask for nothing."""
+    schema = book.of(CohereChatV1Request)
+    _cohere_sampling(schema["properties"])
+    schema["properties"] |= {name: {"enum": list(idle)} for name, (idle, _) in NOTHING_OF_V1.items()}
+    said, found = {"type": "string", "minLength": 1}, {"type": "array", "minItems": 1}
+    either = {"message": said, "tool_results": found}
+    schema["anyOf"] = [{"required": [name], "properties": {name: kind}} for name, kind in either.items()]
+
+
 def _cohere_chat(book: Book) -> None:
     """A tool's turn says of which call it is, and a part has what it is of."""
     fields = book.of(CohereChatRequest)["properties"]
     fields["messages"]["minItems"] = 1
-    _sampling(fields, COHERE_NAMES)
+    _cohere_sampling(fields)
     turn, part = book.of(CohereTurn), book.of(CoherePart)
     turn["if"] = {"properties": {"role": {"const": "tool"}}}
     turn["then"] = {"required": ["tool_call_id"], "properties": {"tool_call_id": {"type": "string"}}}
@@ -81,4 +99,5 @@ _DIALECTS: dict[type, Callable[[Book], None]] = {
     SglangGenerateRequest: _sglang_generate,
     SglangEncodeRequest: _sglang_encode,
     CohereChatRequest: _cohere_chat,
+    CohereChatV1Request: _cohere_chat_v1,
 }

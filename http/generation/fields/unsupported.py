@@ -16,6 +16,7 @@ import msgspec
 from ...anthropic import schemas as anthropic
 from ...anthropic.schemas import CountRequest, MessagesRequest
 from ...cohere.schemas import CohereChatRequest
+from ...cohere.v1.schemas import CohereChatV1Request
 from ...errors import bad_request
 from ...llamacpp.schemas import HINTS, LlamaCompletionRequest, LlamaInfillRequest
 from ...llamacpp.schemas import NOTHING as OF_LLAMACPP
@@ -147,7 +148,10 @@ OF_CHATS = frozenset(
 OF_SAMPLING = frozenset(
     {"xtc_probability", "dynatemp_range", "mirostat", "dry_multiplier", "typical_p"}
 )  # which bodies without SamplingFields do not have
-WITHOUT = (CohereChatRequest, LlamaCompletionRequest, LlamaInfillRequest, OllamaChatRequest, OllamaGenerateRequest)
+WITHOUT: tuple[type[msgspec.Struct], ...] = (
+    *(CohereChatRequest, CohereChatV1Request, LlamaCompletionRequest, LlamaInfillRequest),
+    *(OllamaChatRequest, OllamaGenerateRequest),
+)
 NO_PLACE = frozenset({"logprob_token_ids"})  # answers of these dialects have none for what it asks for
 MISTRALS = frozenset({"inputs"})  # its POST /v1/conversations answers them
 OF_PROMPTS = (CompletionRequest, GenerateParameters)
@@ -211,13 +215,14 @@ def _unheeded(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     names = {*NOT_BUILT, *OF_SAMPLING}
     if kind in INSTEAD:
         names |= {*ChatRequest.__struct_fields__} - LABELS
-    if kind in WITHOUT:
-        names |= NO_PLACE
     if kind is ConversationRequest:
         names |= MISTRALS
     if kind in OF_PROMPTS:
         names |= NOT_OF_PROMPTS
-    return tuple(sorted(names - {*kind.__struct_fields__}))
+    names -= {*kind.__struct_fields__}
+    if kind in WITHOUT:
+        names |= NO_PLACE  # also where it is among what sampling has everywhere
+    return tuple(sorted(names))
 
 
 @cache

@@ -76,7 +76,7 @@ class CohereApi:
             await self._generator.want_adapter(request, given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
-            raise renamed(error) from None
+            raise renamed(error, body) from None
         cap = asked.rendering["max_tokens"] or asked.rendering["cap"]
         asked.rendering.update(max_tokens=None, cap=cap)  # more than the model's length is no error here
         return await self._generator.answer(request, raw, given, asked, form)
@@ -112,5 +112,5 @@ class CohereApi:
         try:
             answer, job = await self._pooling.vectors(request, asked)
         except ApiError as error:
-            raise renamed(error) from None
+            raise renamed(error, body) from None
         return answer, job, body, types, [part for part in asked.input or [] if isinstance(part, str)]

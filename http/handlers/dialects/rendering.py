@@ -57,4 +57,4 @@ class DialectRendering:
         try:
             return await self._rendering.chat_as_tokens(request, self._cohere.chat_request(body), capped=True)
         except ApiError as error:
-            raise as_cohere(error) from None
+            raise as_cohere(error, body) from None

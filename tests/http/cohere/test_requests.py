@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from actorserve.http.cohere.requests import chat_of
 from actorserve.http.cohere.schemas import CohereChatRequest
+from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.fields.decoding import decode
+from tests.http.serving import serving
 
 HI = [{"role": "user", "content": "Who?"}]
 
@@ -39,6 +42,26 @@ def test_documents_are_the_templates_or_stand_before_what_the_user_says() -> Non
 def test_documents_without_a_user_are_for_the_template() -> None:
     turns = [{"role": "system", "content": "s"}]
     assert chat(documents=["one"], messages=turns)["documents"] == [{"text": "one"}]
+
+
+def test_what_there_is_of_sampling_is_taken_by_its_names() -> None:
+    """They were passed over, as were Cohere's own names where a client of another API has ours."""
+    more = {"min_p": 0.1, "top_n_sigma": 1.5, "repetition_penalty": 1.2, "mirostat": 2, "ignore_eos": True}
+    more |= {"stop_token_ids": [3], "logit_bias": {"5": -100}, "top_k": 7, "top_p": 0.5}
+    assert chat(**more) == chat() | more
+    assert chat(k=7, p=0.5) == chat(top_k=7, top_p=0.5) == chat(k=7, top_k=7, p=0.5)
+    with pytest.raises(ApiError) as caught:
+        chat(k=7, top_k=8)
+    assert (caught.value.status, caught.value.param) == (400, "k") and "top_k" in caught.value.message
+
+
+@pytest.mark.parametrize("path", ["/v2/chat", "/v1/chat", "/cohere/v2/chat/render"])
+@pytest.mark.parametrize("field", ["k", "top_k", "p", "top_p", "min_p", "repetition_penalty"])
+async def test_an_error_names_the_field_as_the_body_does(path: str, field: str) -> None:
+    said = {"message": "Who?"} if path == "/v1/chat" else {"messages": HI}
+    async with serving() as served:
+        answer = await served.ask("POST", path, {**said, field: -7})
+        assert answer.status == 400 and re.match(rf"{field}\b", answer.json["message"]), answer.json
 
 
 @pytest.mark.parametrize("mode", ["OFF", "off", "DISABLED", "disabled", None])
