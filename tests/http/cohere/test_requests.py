@@ -46,7 +46,13 @@ def test_documents_without_a_user_are_for_the_template() -> None:
 
 def test_what_there_is_of_sampling_is_taken_by_its_names() -> None:
     """They were passed over, as were Cohere's own names where a client of another API has ours."""
-    more = {"min_p": 0.1, "top_n_sigma": 1.5, "repetition_penalty": 1.2, "mirostat": 2, "ignore_eos": True}
+    more: dict[str, Any] = {
+        "min_p": 0.1,
+        "top_n_sigma": 1.5,
+        "repetition_penalty": 1.2,
+        "mirostat": 2,
+        "ignore_eos": True,
+    }
     more |= {"stop_token_ids": [3], "logit_bias": {"5": -100}, "top_k": 7, "top_p": 0.5}
     assert chat(**more) == chat() | more
     assert chat(k=7, p=0.5) == chat(top_k=7, top_p=0.5) == chat(k=7, top_k=7, p=0.5)

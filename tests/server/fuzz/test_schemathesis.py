@@ -76,7 +76,7 @@ RULES = re.compile(
 HELD = re.compile(r"^vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc)\{.*\} (\S+)$", re.M)
 OURS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/models/{model}")
 UNSURE = re.compile(
-    r"\{id\}|/v1/(messages|responses|realtime)|/api/|/v2/|/(v1/chat/completions/batch|v1/chat|invocations|completions?|infill|generate|apply-template|go_on|close_session|parse_function_call|separate_reasoning)$|generative_scoring$|/v1/(decisions|systemone)$|render$|POST./lora-adapters$|/openapi.json"
+    r"\{id\}|/v1/(messages|responses|realtime)|/api/|/v2/|/(v1/chat/completions/batch|completions?|infill|generate|apply-template|go_on|close_session|parse_function_call)$|generative_scoring$|render$|POST./lora-adapters$|/openapi.json"
 )  # perhaps nothing drawn is what these can answer
 SHORT = 3  # tokens and choices of an answer
 QUICK, MANY = 1, 100  # cases of one operation and mode; half of the time is drawing them
