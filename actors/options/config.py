@@ -72,6 +72,11 @@ class Config(ProcessOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return MOST_LOGPROBS if self.max_logprobs < 0 else self.max_logprobs
 
     @property
+    def loads_when_asked(self) -> bool:
+        """Do models change places, or wait to be loaded by name?"""
+        return self.models_max > 0 or not self.models_autoload
+
+    @property
     def offloads(self) -> bool:
         """Are KV blocks kept beside the workers' memory?"""
         return self.kv_offload is not None

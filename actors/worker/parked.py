@@ -1,6 +1,6 @@
 """A worker of an engine that sleeps: no model, no KV memory, nothing to compute. It waits until it is wanted. One whose
 new weights cannot be loaded waits likewise, until it is to have others (shm/weights.py); and so does one of several
-models that is loaded since it was asked for, and cannot be: the engine sleeps again.
+models that cannot be loaded behind the server's start: the engine sleeps until it is asked for.
 
 The worker before it has ended with all that it had in memory; this life gives back what outlives a worker, its KV
 memory's file, and, at level 2, the pages of the model's files that the system keeps. What it is to do stands in shared
@@ -103,7 +103,7 @@ Made = TypeVar("Made")
 def load_weights(context: Context, load: Callable[[Context], Made]) -> Made | ParkedWorker:
     """What `load` makes of the model with the weights that it is to have now. Where these are not the served model's
     own and cannot be loaded, nobody dies of it: the scheduler goes back to those before. Nor where they are those of
-    one of several models, which is loaded since it was asked for: it sleeps again.
+    one of several models, and this is not the server's start: it sleeps until it is asked for.
     """
     generation, folder = WeightsRecord(context.files["weights"], context.spec.engine).read()
     try:
@@ -113,7 +113,7 @@ def load_weights(context: Context, load: Callable[[Context], Made]) -> Made | Pa
             context.model = msgspec.structs.replace(context.model, folder=str(own))
         return load(context)
     except ConfigError as error:
-        if not (folder or (len(context.system.models) > 1 and sleep_word(context).state.tries)):
+        if not (folder or (len(context.system.models) > 1 and context.incarnation > 1)):
             raise
         context.log.error("%s", error)
         return ParkedWorker(context, Unloadable(generation, str(error)))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .layout import HEADER_BYTES, SLEEP, SLEPT_AT
 
-LEVELS, DRAINING, REFUSES, PARTS_AT, IDLE, SECONDS_AT = 3, 1 << 2, 1 << 3, 4, 1 << 6, 8
+LEVELS, DRAINING, REFUSES, PARTS_AT, IDLE, UNASKED, SECONDS_AT = 3, 1 << 2, 1 << 3, 4, 1 << 6, 1 << 7, 8
 MOST_SECONDS = 1 << 32
 
 
@@ -36,6 +36,7 @@ class SleepState(NamedTuple):
     refuses: bool = False  # requests that come are refused
     wait_s: int = 0  # for so long they wait
     idle: bool = False  # it fell asleep by itself, and wakes for the first of them; so until its workers are there
+    unasked: bool = False  # it was that before an operator let it sleep, and is again once it is woken
 
     @property
     def is_parked(self) -> bool:
@@ -52,14 +53,10 @@ class SleepState(NamedTuple):
         """Does it wake by itself, and has no worker yet?"""
         return self.idle and not self.is_on
 
-    @property
-    def tries(self) -> bool:
-        """Was it asleep by itself, so that it is again where its workers cannot load the model?"""
-        return self.idle and not self.is_parked
-
     def packed(self) -> int:
         """As a word."""
         flags = (DRAINING if self.draining else 0) | (REFUSES if self.refuses else 0) | (IDLE if self.idle else 0)
+        flags |= UNASKED if self.unasked else 0
         return self.level | flags | int(self.asleep) << PARTS_AT | self.wait_s << SECONDS_AT
 
     @classmethod
@@ -67,7 +64,7 @@ class SleepState(NamedTuple):
         """Of a word."""
         parts = Part(word >> PARTS_AT & Part.ALL)
         flags = bool(word & DRAINING), bool(word & REFUSES)
-        return cls(word & LEVELS, parts, *flags, word >> SECONDS_AT, bool(word & IDLE))
+        return cls(word & LEVELS, parts, *flags, word >> SECONDS_AT, bool(word & IDLE), bool(word & UNASKED))
 
 
 UNTIL_ASKED = SleepState(1, idle=True, wait_s=MOST_SECONDS - 1)  # it waits for nobody: who comes wakes it

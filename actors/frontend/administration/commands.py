@@ -80,7 +80,7 @@ class Administration:
         """Whoever let it sleep."""
         served = self._context.system.models[model]
         answers = await self._calls.ask_engines(
-            lambda number: WakeUp(number, int(Part.ALL)), patient=True, only=served.engines
+            lambda number: WakeUp(number, int(Part.ALL), loads=True), patient=True, only=served.engines
         )
         for answer in answers:
             if isinstance(answer, SleepChanged) and answer.problem:

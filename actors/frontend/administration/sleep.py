@@ -17,7 +17,7 @@ class SleepWatch:
         self._words = [SleepWord(context.segment.map, offset) for offset in context.system.kv_map_offsets]
         config = context.system.config
         self._models, self._loads = context.system.models, config.models_autoload
-        self.loads_some = config.models_max > 0 or not config.models_autoload
+        self.loads_some = config.loads_when_asked
 
     def is_on(self, by_itself: bool = True) -> bool:
         """Does an engine sleep, or is it to? `by_itself`: also one that has fallen asleep so, and wakes so."""

@@ -32,6 +32,7 @@ class WakeUp(Message, frozen=True, tag=122):
 
     call: int
     parts: int
+    loads: bool = False  # the model by its name: also one that waits to be asked for
 
 
 class Parked(Message, frozen=True, tag=123):

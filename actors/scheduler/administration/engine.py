@@ -90,6 +90,8 @@ class EngineAdministration:
         match message:
             case Sleep():
                 return self._begin(message)
+            case WakeUp() if self._sleep.state.unasked and not message.loads:
+                self._sleep_until_asked(message)
             case WakeUp() if self._residency.is_on and self._sleep.is_asleep:
                 self._wakes[message.call] = message
             case WakeUp():
@@ -118,7 +120,8 @@ class EngineAdministration:
         if message.mode == "abort":
             for ref in list(scheduler.sequences):
                 scheduler.end(ref, Finish.ABORT)
-        wanted = SleepState(message.level, refuses=message.refuses, wait_s=message.wait_s)
+        unasked = self._context.config.loads_when_asked and (own.unasked or (own.idle and own.is_parked))
+        wanted = SleepState(message.level, refuses=message.refuses, wait_s=message.wait_s, unasked=unasked)
         if message.idle:
             wanted = own if is_operators else UNTIL_ASKED
             self._idle.forget()
@@ -138,6 +141,13 @@ class EngineAdministration:
             self._context.log.info("it is woken; still asleep: %s", self._sleep.state.asleep.name)
         self._tell_workers(LookAtSleep())
 
+    def _sleep_until_asked(self, message: WakeUp) -> None:
+        """As before an operator let it sleep, too: it has no place among those that are loaded."""
+        if Part.KV in Part(message.parts):
+            self._sleep.fall_asleep(UNTIL_ASKED)
+            self._idle.forget()
+        self._context.post(f"frontend-{frontend_of_call(message.call)}", SleepChanged(message.call))
+
     def _fall_asleep(self, wanted: SleepState, calls: list[int]) -> bool:
         """The words first: whoever dies behind them has a successor that sleeps."""
         if self._wanted is not None:
@@ -156,9 +166,13 @@ class EngineAdministration:
         sleep, scheduler, has_worker = self._sleep, self._scheduler, worker > 0
         if worker not in (0, self._worker):
             self._worker = worker
+            self._unloadable.store("")
             self._lost = self._calls.keys() - {call.call for call in self._held}
         drained = sleep.drained(scheduler.is_drained) or self._ends_nowhere()
         fell = drained and self._fall_asleep(sleep.state, [])
+        if self._deaths.are_too_many(sleep.state.wakes, worker):
+            fell |= self._sleep_on(PROBLEM)
+            has_worker = False
         if self._idle.is_on or sleep.state.idle or self._held or self._residency.is_on:
             fell |= self._turn_idle(has_worker)
         nobody = (sleep.is_waited_for or bool(self._calls)) and self.has_no_workers
@@ -181,11 +195,8 @@ class EngineAdministration:
             residency.note(asked or bool(self._wakes), wants, held)
         if sleep.state.wakes and has_worker:
             sleep.is_awake()
-            self._unloadable.store("")
-        elif self._deaths.are_too_many(loads=sleep.state.wakes):
-            return self._sleep_on(PROBLEM)
         elif wants and self._deaths.rests:
-            self._refuse(PROBLEM)
+            self._refuse(self._unloadable.read())
         elif wants:
             residency.take(self._rouse)
         elif residency.is_on and has_worker and not sleep.state.is_on and residency.is_to_leave():
@@ -229,7 +240,8 @@ class EngineAdministration:
     def _cannot_load(self, message: Unloadable) -> bool:
         """Those before are wanted again, or none; who waits for the engine to wake is told why. As `handle`."""
         generation, folder = self._weights.read()
-        if message.generation != generation or not (folder or self._sleep.state.tries):
+        one_of_several = len(self._context.system.models) > 1 and not self._sleep.state.is_parked
+        if message.generation != generation or not (folder or one_of_several):
             return False
         self._problem = message.problem
         if not folder:
@@ -246,7 +258,10 @@ class EngineAdministration:
         self._context.log.error("the model sleeps on, as it cannot be loaded: %s", problem)
         self._refuse(problem)
         self._idle.forget()
-        return self._fall_asleep(UNTIL_ASKED, [])
+        if len(self._context.served.engines) > 1:
+            self._deaths.rest()  # what its other engines are asked would have it tried each time
+        own = self._sleep.state
+        return self._fall_asleep(own if own.is_on and not own.idle else UNTIL_ASKED, [])
 
     def _refuse(self, problem: str) -> None:
         """Who waits for the model is told that it cannot be loaded."""

@@ -1,9 +1,10 @@
-"""A model that is loaded once it is asked for, and kills each worker that loads it: want of memory, broken kernels.
+"""A model that is loaded once it is asked for, or anew as its worker has died, and kills each worker that loads it:
+want of memory, broken kernels.
 
 Each of these deaths counts (--max-restarts), and one too many ends the server with all its other models. So after some
-of them the model sleeps again, as one that cannot be loaded, and for a while nobody has it tried once more. Deaths are
-counted by the lives of the engine's first worker, of which the parked one ends by itself. A successor of the scheduler
-counts anew.
+of them the model sleeps, as one that cannot be loaded, and for a while nobody has it tried once more. Deaths are
+counted by the lives of the engine's first worker, of which the parked one ends by itself; that of a worker that had a
+model is the first of them. A successor of the scheduler counts anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ...runtime.process import Context
 
 MOST_DEATHS = 3  # of --max-restarts' five; one more may be loading when its scheduler gives it up
 REST_S = 60.0  # --max-restarts are within a minute
-PROBLEM = f"its worker has died {MOST_DEATHS} times while it loaded the model; the log says how"
+PROBLEM = f"its worker has died {MOST_DEATHS} times, and not loaded the model since; the log says how"
 
 
 class LoadingDeaths:
@@ -31,18 +32,22 @@ class LoadingDeaths:
         """The parked life ends now; the next one loads."""
         self._first = self._board.incarnation(self._worker) + 1
 
-    def are_too_many(self, loads: bool) -> bool:
-        """Have there been so many? `loads`: the model is to be loaded, and is not yet."""
-        if not (loads and self._counts):
-            self._first = None
+    def are_too_many(self, loads: bool, met: int) -> bool:
+        """Have there been so many? `loads`: the model is to be loaded, and is not yet; `met`: the life that has it, or
+        had it last; 0: none since it slept.
+        """
+        if not self._counts:
             return False
         life = self._board.incarnation(self._worker)
-        if self._first is None:
-            self._first = life
-        if life - self._first < MOST_DEATHS:
+        self._first = met or ((self._first or life) if loads else None)
+        if self._first is None or life - self._first < MOST_DEATHS:
             return False
-        self._rests_until = time.monotonic() + REST_S
+        self.rest()
         return True
+
+    def rest(self) -> None:
+        """From now on."""
+        self._rests_until = time.monotonic() + REST_S
 
     @property
     def rests(self) -> bool:

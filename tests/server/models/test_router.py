@@ -106,6 +106,24 @@ def test_one_that_cannot_be_loaded_says_so_each_time_and_the_others_are_served(
     assert client.get("/v1/models/later").json()["status"] == {"value": "unloaded"}
 
 
+def test_one_whose_worker_dies_and_that_cannot_be_loaded_anew_sleeps_and_says_why(
+    server: Server, client: httpx.Client, folder: Path
+) -> None:
+    before, weights = text(client, "later"), folder / "later" / "model.safetensors"
+    (folder / "garbage").write_bytes(b"garbage" * 100)
+    whole = weights.rename(folder / "whole")
+    (folder / "garbage").rename(weights)
+    os.kill(server.actors()["worker@2"], signal.SIGKILL)
+    until(lambda: states(client)["later"] == "unloaded")
+    status = client.get("/v1/models/later").json()["status"]
+    assert status["failed"] and "model.safetensors is broken or cut off" in status["message"]
+    answer = client.post("/v1/completions", json={"prompt": "a", "model": "later"})
+    assert answer.status_code == 503 and status["message"] in answer.json()["error"]["message"]
+    assert text(client, "a") == before
+    whole.rename(weights)
+    assert text(client, "later") == before
+
+
 def test_a_model_in_parts_is_loaded(client: httpx.Client) -> None:
     assert text(client, "shards") and loaded(client) == {"shards"}
 
