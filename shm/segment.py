@@ -13,6 +13,7 @@ import os
 import secrets
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import posix_ipc
 
@@ -41,19 +42,14 @@ class Segment:
         if size <= 0:
             raise ValueError(f"{label}: a segment of {size} bytes")
         size = whole(size, PAGE)
-        fd = _open_unnamed(label)
+        fd = _take(size, label)
         try:
-            os.posix_fallocate(fd, 0, size)
             made = cls(fd, size)
-            made._closer = weakref.finalize(made, os.close, fd)  # who made it owns the descriptor
-            return made
-        except OSError as error:
+        except OSError:
             os.close(fd)
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
-                raise
-            raise SegmentError(
-                f"{label}: {size:,} bytes of shared memory are needed, {SHM_FOLDER} has {_free_bytes():,} free"
-            ) from error
+            raise
+        made._closer = weakref.finalize(made, os.close, fd)  # who made it owns the descriptor
+        return made
 
     @classmethod
     def attach(cls, fd: int) -> Segment:
@@ -83,6 +79,32 @@ class Segment:
             self.fd = -1
 
 
+def _take(size: int, label: str) -> int:
+    """The descriptor of new memory. Where SHM_FOLDER is small, as engines make it for containers, or not there, it is a
+    file in memory, which may be as large as the machine's.
+    """
+    try:
+        return _allocated(_open_unnamed(label), size, label)
+    except SegmentError:
+        if size > _free_memory():
+            raise
+    return _allocated(os.memfd_create("actorserve-segment", os.MFD_CLOEXEC), size, label)
+
+
+def _allocated(fd: int, size: int, label: str) -> int:
+    """All of it."""
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        os.close(fd)
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+            raise
+        raise SegmentError(
+            f"{label}: {size:,} bytes of shared memory are needed, {SHM_FOLDER} has {_free_bytes():,} free"
+        ) from error
+    return fd
+
+
 def _open_unnamed(label: str) -> int:
     """An empty piece of shared memory whose name is gone again. Children inherit it only where `pass_fds` says so."""
     name = f"/actorserve-{secrets.token_hex(8)}"
@@ -96,5 +118,13 @@ def _open_unnamed(label: str) -> int:
 
 
 def _free_bytes() -> int:
+    if not os.path.isdir(SHM_FOLDER):
+        return 0
     stat = os.statvfs(SHM_FOLDER)
     return stat.f_bavail * stat.f_frsize
+
+
+def _free_memory() -> int:
+    """Bytes of the machine's that can be taken."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import numpy as np
+import posix_ipc
+import psutil
 import pytest
 
 from actorserve.shm import segment as module
@@ -72,16 +74,57 @@ def test_no_room_says_how_much_is_wanted_for_what_and_how_much_there_is(
     monkeypatch.setattr(module, "_free_bytes", lambda: 1234567)
     with pytest.raises(SegmentError, match=r"request table: 12,288 bytes .* /dev/shm has 1,234,567 free"):
         Segment.create(3 * PAGE, "request table")
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(opened[0])
+    for fd in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
 
 
 def test_more_than_there_is_is_refused_for_real() -> None:
-    stat = os.statvfs("/dev/shm")
+    stat, memory = os.statvfs("/dev/shm"), psutil.virtual_memory().total
     if not stat.f_blocks:
         pytest.skip("/dev/shm has no limit")
     with pytest.raises(SegmentError, match="too much"):
-        Segment.create((stat.f_blocks + 1) * stat.f_frsize, "too much")
+        Segment.create(max(stat.f_blocks * stat.f_frsize, memory) + 1, "too much")
+
+
+@pytest.mark.parametrize("what", ["too small", "not there"])
+def test_where_there_is_no_room_in_its_folder_it_is_memory_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Container engines give 64 MiB, of which no server starts."""
+    allocate, fds = os.posix_fallocate, list[int]()
+
+    def small(fd: int, offset: int, size: int) -> None:
+        fds.append(fd)
+        if len(fds) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(fd, offset, size)
+
+    def nowhere(*given: object, **named: object) -> None:
+        raise posix_ipc.ExistentialError("No shared memory exists with the specified name")
+
+    if what == "too small":
+        monkeypatch.setattr(os, "posix_fallocate", small)
+    else:
+        monkeypatch.setattr(posix_ipc, "SharedMemory", nowhere)
+    segment = Segment.create(1 << 20, "test")
+    assert os.fstat(segment.fd).st_blocks * 512 >= 1 << 20 and not any(segment.words)
+    assert "memfd:actorserve-segment" in os.readlink(f"/proc/self/fd/{segment.fd}")
+    assert not os.get_inheritable(segment.fd)
+    segment.close()
+
+
+def test_there_it_takes_no_more_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the kernel would end processes for want of memory."""
+    monkeypatch.setattr(module, "SHM_FOLDER", "/nowhere")
+    monkeypatch.setattr(module, "_free_memory", lambda: PAGE - 1)
+    monkeypatch.setattr(os, "posix_fallocate", _no_space)
+    with pytest.raises(SegmentError, match="/nowhere has 0 free"):
+        Segment.create(PAGE, "test")
+
+
+def _no_space(*given: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_other_errors_are_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
