@@ -65,7 +65,7 @@ def check_launcher() -> None:
         return
     try:
         _ = triton.runtime.driver.active.utils
-    except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as error:
+    except (RuntimeError, OSError, ImportError, AssertionError, subprocess.CalledProcessError) as error:
         raise ConfigError(f"--device: kernels of a GPU cannot be launched: {error}. {LACKS}") from error
 
 

@@ -298,11 +298,14 @@ def test_workers_share_cores_to_load(monkeypatch: pytest.MonkeyPatch, options: d
     assert model.dtype == torch.bfloat16 and draft is None and vision is None
 
 
-def test_a_machine_that_cannot_build_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("Failed to find C compiler"), AssertionError("no libcuda.so")])
+def test_a_machine_that_cannot_build_launchers(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Triton asserts that the driver's library is where the linker's cache says."""
+
     class Driver:
         @property
         def utils(self) -> object:
-            raise RuntimeError("Failed to find C compiler")
+            raise error
 
     monkeypatch.setattr(
         compilations,
@@ -312,5 +315,5 @@ def test_a_machine_that_cannot_build_launchers(monkeypatch: pytest.MonkeyPatch) 
             runtime=SimpleNamespace(driver=SimpleNamespace(active=Driver())),
         ),
     )
-    with pytest.raises(ConfigError, match=r"Failed to find C compiler.* gcc python3-dev"):
+    with pytest.raises(ConfigError, match=rf"{error}.* gcc python3-dev"):
         compilations.check_launcher()
