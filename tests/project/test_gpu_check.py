@@ -219,8 +219,14 @@ def test_tests_that_fail_are_told_at_once_and_take_no_others_along(check: dict[s
         "def test_e():\n    os.kill(os.getppid(), signal.SIGKILL)\n"
     )
     (tmp_path / "test_other.py").write_text("import no_such_module\n")
+    plugin = tmp_path / "site" / "somebodys-1.dist-info"  # of others: what it imports may be too early, or not work
+    plugin.mkdir(parents=True)
+    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys\nVersion: 1\n")
+    (plugin / "entry_points.txt").write_text("[pytest11]\nsomebodys = no_such_plugin\n")
     command = ["-m", "pytest", *check["TOLD"], "-n", "1", "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)]
-    lines, well = check["run"]("tests", command, 240, check["prepare"](options(wheels=None), tmp_path / "parts"))
+    environment = check["prepare"](options(wheels=None), tmp_path / "parts")
+    environment["PYTHONPATH"] += os.pathsep + str(tmp_path / "site")
+    lines, well = check["run"]("tests", command, 240, environment)
     told = [line for line in lines if line.startswith("| FAILED")]
     assert not well and any("ended with -9" in line for line in lines)
     for name, words in (("other.py", "no_such_module"), ("b", "illegal memory access"), ("d", "another")):
@@ -268,7 +274,7 @@ def test_packages_of_the_same_names_are_not_taken(check: dict[str, Any], tmp_pat
     environment = check["prepare"](options(wheels=None), tmp_path / "parts")
     environment["PYTHONPATH"] += os.pathsep + str(tmp_path / "site")
     assert check["lacking"](environment) == []
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/project/test_layers.py"]
+    command = [sys.executable, "-m", "pytest", *check["TOLD"], "--collect-only", "tests/project/test_layers.py"]
     done = subprocess.run(command, env=environment, cwd=CHECK.parent.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 

@@ -95,6 +95,16 @@ def test_a_server_that_does_not_start_is_measured_without_graphs(part: Part, sta
     assert [one["ok"] for one in findings if "from start to end" in one["what"]] == ([] if starts else [False])
 
 
+def test_a_cpu_is_not_measured_in_a_gpus_place(part: Part) -> None:
+    program = (
+        "from tools.gpu import serving\n"
+        "serving.Server = lambda *given, **named: serving.say(' '.join(given), 1)\n"
+        "serving.started('a folder')"
+    )
+    (finding,) = part.said_by(program)
+    assert "--device cuda" in finding["what"]
+
+
 def test_a_server_that_is_cut_has_said_why(part: Part) -> None:
     """What it said is in the log, whatever its part was waiting for."""
     program = (

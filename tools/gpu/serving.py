@@ -139,7 +139,8 @@ def started(folder: Path, *more: str) -> Server:
     length = str(PROMPT + max(ANSWER, LONG) + 64)
     options = ("--load-format", "dummy", "--max-num-seqs", str(max(*BATCHES, STREAMS)), "--max-model-len", length)
     command = [*LAUNCH[:-1], "launch", str(folder)]
-    return Server(*options, "--max-num-batched-tokens", "8192", *more, command=command, wait=False)
+    device = () if TINY else ("--device", "cuda")  # a CPU's figures are none of those that are asked for
+    return Server(*options, "--max-num-batched-tokens", "8192", *device, *more, command=command, wait=False)
 
 
 def serve(folder: Path) -> None:

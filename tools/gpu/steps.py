@@ -263,10 +263,14 @@ def one_long(name: str, plan: Plan, limits: dict[str, float]) -> None:
         ragged(name, plan.ragged, CONTEXT, WARM, STEPS)
 
 
+# What is served comes first: an error of the device ends whatever the process would measure behind it.
+ORDER = (usual, prompts, quantised, one_long, fused)
+
+
 def main(name: str) -> None:
     limits, plan = ceilings.known(), PLANS[name]
     with torch.inference_mode():
-        for part in (usual, fused, quantised, prompts, one_long):
+        for part in ORDER:
             with surviving(f"{name}, {part.__name__}"):
                 part(name, plan, limits)
             gc.collect()
