@@ -27,7 +27,7 @@ from .vision.refused import check_kind
 from .vision.spec import VisionSpec
 from .vision.texts import has_text_part, read_vision, text_values
 from .vocabularies.folder import check_source, fast_tokenizer
-from .weights.weight_files import check_index
+from .weights.weight_files import check_index, stored_shapes
 
 __all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model", "with_tokenizer"]
 
@@ -129,7 +129,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     if encoder is not None:
         pass
     elif pools(config, whole, folder):
-        pooling, longest = read_pooling(config, whole, text, folder)
+        pooling, longest = read_pooling(config, whole, text, folder, stored_shapes)
         vision = vision if pooling.base else None
     else:
         _check_decoder(whole)

@@ -20,6 +20,8 @@ from ..config_json import LARGEST, architecture_name, find_architecture
 from ..families.registry import BY_ARCHITECTURE
 from ..values import Values
 from ..vision.texts import read_vision, text_values
+from .colbert import NAMES as COLBERT
+from .colbert import PUBLISHED, Shapes, projection
 from .dual_encoder import read_dual_encoder
 from .heads import GENERATES, HEADS, REWARDS, FoundHead, activations, find_head, is_reranker
 from .sentence_transformers import SentenceModules, has_modules, read_modules
@@ -42,7 +44,7 @@ def pools(config: Config, whole: Values, folder: Path) -> bool:
     name = architecture_name(whole)
     if is_reranker(config, whole, name) or whole["classifier_from_token"]:
         return True
-    if has_modules(folder) or name.endswith(tuple(HEADS)):
+    if has_modules(folder) or name == PUBLISHED or name.endswith(tuple(HEADS)):
         return True
     return name.endswith(EMBEDS) and not name.endswith(TEXTS) and not _writes_by_its_code(whole)
 
@@ -53,7 +55,9 @@ def _writes_by_its_code(whole: Values) -> bool:
     return classes is not None and classes["AutoModelForCausalLM"] is not None
 
 
-def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> tuple[PoolingSpec, int | None]:
+def read_pooling(
+    config: Config, whole: Values, text: Values, folder: Path, shapes: Shapes
+) -> tuple[PoolingSpec, int | None]:
     """How it pools, and the longest text by sentence-transformers' files. ConfigError says what cannot be."""
     name = architecture_name(whole)
     options, found = read_pooler(config), read_modules(folder)
@@ -72,9 +76,12 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
     if name in REWARDS and len(head.labels) == 1:  # a reward has no bounds
         activation = score = ""
     dense = found.dense if found and not head.kind else []
+    by_token = bool(found and found.by_token)
+    if name in COLBERT and not dense:
+        dense, by_token = [projection(folder, shapes)], True
     width = _width(dense, hidden * len(methods))
     tasks = _tasks(name, head.kind, base, not dense or dense[0].inputs == hidden)
-    if found and found.by_token and not head.kind and not options.method:
+    if by_token and not head.kind and not options.method:
         tasks = [TOKEN_EMBED]
     spec = PoolingSpec(
         tasks=_served(options, tasks),

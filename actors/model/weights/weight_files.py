@@ -56,6 +56,11 @@ class StoredTensor(NamedTuple):
         return self.file, self.name or name
 
 
+def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Of all tensors by name."""
+    return {name: tensor.shape for name, tensor in read_weights(folder).items()}
+
+
 def read_weights(folder: Path) -> dict[str, StoredTensor]:
     """All tensors of the folder's files by name. ConfigError if a file is missing, broken or cut off."""
     if (found := gguf_tensors(folder)) is not None:

@@ -42,7 +42,7 @@ def load_dense(spec: DenseSpec, device: torch.device) -> Dense:
     tensors = _tensors(Path(spec.folder))
     if DENSE_WEIGHT not in tensors:
         raise ConfigError(f"model: the weights in {spec.folder} lack {DENSE_WEIGHT}")
-    own = {name: tensor.to(device, torch.float32) for name, tensor in tensors.items()}
+    own = {name: tensors[name].to(device, torch.float32) for name in (DENSE_WEIGHT, DENSE_BIAS) if name in tensors}
     return Dense(spec, own[DENSE_WEIGHT], own.get(DENSE_BIAS))
 
 

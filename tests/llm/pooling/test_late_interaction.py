@@ -66,6 +66,40 @@ def test_a_model_of_pylates(tmp_path: Path) -> None:
         assert len(vector.outputs.embedding) == 12
 
 
+@pytest.mark.parametrize("name", ["HF_ColBERT", "ColBERTModel"])
+@pytest.mark.parametrize("pickled", [False, True])
+def test_a_model_of_its_authors(tmp_path: Path, name: str, pickled: bool) -> None:
+    """The layer lies among the weights, and config.json names nothing but the architecture."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    write_model("bert", tmp_path)
+    hidden = hidden_states(tmp_path, [QUERY, *DOCUMENTS])
+    about = tmp_path / "config.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "architectures": [name]}))
+    file = tmp_path / "model.safetensors"
+    layer = torch.randn(12, hidden[0].shape[1], generator=torch.Generator().manual_seed(3))
+    weights = {f"bert.{own}": tensor for own, tensor in load_file(file).items()} | {"linear.weight": layer}
+    if pickled:
+        file.unlink()
+        torch.save(weights, tmp_path / "pytorch_model.bin")
+    else:
+        save_file(weights, file, {"format": "pt"})
+    found = [one @ layer.numpy().T for one in hidden]
+    with make(tmp_path) as llm:
+        assert scores(llm) == pytest.approx([nearness(found[0], one) for one in found[1:]], rel=1e-4)
+        with pytest.raises(ValueError, match="embed cannot be had of this model; it has token_embed"):
+            llm.embed(QUERY, use_tqdm=False)
+
+
+def test_a_model_of_its_authors_without_the_layer(tmp_path: Path) -> None:
+    write_model("bert", tmp_path)
+    about = tmp_path / "config.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "architectures": ["HF_ColBERT"]}))
+    with pytest.raises(ValueError, match=r"lacks linear\.weight"):
+        make(tmp_path)
+
+
 def test_a_layer_beside_which_its_input_goes_on(tmp_path: Path) -> None:
     write_colbert(tmp_path, use_residual=True)
     with pytest.raises(ValueError, match="use_residual = true, which is not supported"):
