@@ -218,6 +218,7 @@ def _adapted(config: Config, model: ModelInfo) -> Facts:
 def _adapted_on_gpu(config: Config, model: ModelInfo) -> Facts:
     """The same there, where a small model is tried."""
     import_rest()
+    from .adapter.facts import layer_count
     from .adapter.model import describe
     from .gpu.adapted.load import describe_on_gpu
 
@@ -226,7 +227,7 @@ def _adapted_on_gpu(config: Config, model: ModelInfo) -> Facts:
     weights = known.parameters * dtype.itemsize
     yield {
         "parameters": known.parameters,
-        "layers": known.shape.layers,
+        "layers": layer_count(known.found.config, known.traits),
         "way": f"layers of transformers, {describe(known.traits, known.found.verdict.tier)}, without CUDA graphs",
         "dtype": str(dtype).removeprefix("torch.") + ("" if stored is None else f" (of {stored.name})"),
         "weights_bytes": weights,

@@ -78,11 +78,7 @@ def plan_kv_memory(
     """`itemsize` is that of the model's numbers, and of keys and values unless `kind` says it; `beside`: bytes of a
     block in a draft model; `may_free`: of layers that see a window nothing else is read.
     """
-    if kv.states and is_wanted(config):
-        raise ConfigError(
-            "--speculative-config: the model keeps states of its sequences, from which a rejected draft cannot be taken"
-            " back; leave the option out"
-        )
+    check_drafts_of_states(kv, config)
     sequence = -(-max_length // config.block_size)
     windows = plan_windows(kv, config, sequence) if may_free and not beside else None
     row = kv.row_bytes({None: itemsize} | ITEM_BYTES)
@@ -93,6 +89,15 @@ def plan_kv_memory(
         return KVMemory(kv.block_bytes(config.block_size, kept) + beside, sequence, None, row, rows * own * beside)
     block = windows.block_bytes(kv, config.block_size, kept)
     return KVMemory(block, sequence + (len(windows.tables) - 1) * windows.blocks, windows, row)
+
+
+def check_drafts_of_states(kv: KVSpec, config: Config) -> None:
+    """ConfigError if a model with states is to have drafts."""
+    if kv.states and is_wanted(config):
+        raise ConfigError(
+            "--speculative-config: the model keeps states of its sequences, from which a rejected draft cannot be taken"
+            " back; leave the option out"
+        )
 
 
 def nothing_offloaded(states: bool, plan: KVMemory) -> str:

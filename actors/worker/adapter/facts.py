@@ -43,7 +43,7 @@ def facts(config: Config, info: ModelInfo) -> AdaptedFacts:
             weights -= int(source.quantised * (dtype.itemsize - method.bytes_per_weight))
     known = {
         "parameters": sum(parameter.numel() for parameter in whole.parameters()),
-        "layers": _layers(found.config, traits),
+        "layers": layer_count(found.config, traits),
         "way": f"layers of transformers, {describe(traits, found.verdict.tier)}",
         "dtype": (name if method is NONE else f"{method.name} and {name}")
         + (f" (of {kept.stored.name})" if kept.stored is not None else ""),
@@ -53,7 +53,7 @@ def facts(config: Config, info: ModelInfo) -> AdaptedFacts:
     return AdaptedFacts(known, traits.kv, dtype, method.computes_in is not None, may_free)
 
 
-def _layers(config: Any, traits: Traits) -> int:
+def layer_count(config: Any, traits: Traits) -> int:
     """All of them; where config.json gives their number another name, those that keep keys."""
     said = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
     keeping = sum(layer is not None and layer.source is None for layer in traits.kv.layers) - len(traits.beside)

@@ -93,14 +93,18 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
 
 @in_one_thread()
 def describe_adapted(
-    config: Config, info: ModelInfo, trial: Verifier | None = None
+    config: Config,
+    info: ModelInfo,
+    trial: Verifier | None = None,
+    dtype: Callable[[Adapted], torch.dtype] | None = None,
 ) -> tuple[Adapted, Traits, nn.Module]:
     """The same without weights: how it is computed, what it keeps, and the model as a shell that has shapes only. Of
-    one that is divided, the part of a member. `trial`: as for `try_model`."""
+    one that is divided, the part of a member. `trial`: as for `try_model`; `dtype`: that it will compute in, which
+    states follow, where what is seen of the shell is all that is."""
     found = try_model(config, info, trial)
     if found.part is not None:
         return found, *found.part
-    shell = hollow(found.make)
+    shell = hollow(found.make if dtype is None else partial(found.make, dtype=dtype(found)))
     traits = _look(shell, found.verdict.traits, info)
     return found, traits, shell
 

@@ -191,11 +191,11 @@ class AdaptedModel:
         step.lora = self.lora
         cache = self.traits.caches.make(step)
         if states is not None and not states.fresh.any():
-            load_states(cache, self.kv.states, states)
+            load_states(cache, self.kv.states, states.states, states.rows)
         with attending(step):
             hidden = self.passes.hidden(ids, positions, cache)
         if states is not None:
-            store_states(cache, self.kv.states, states)
+            store_states(cache, self.kv.states, states.states, states.rows)
         return hidden
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +49,9 @@ from .layers.stored import StoredLinears
 from .layers.taps import ResidualTaps
 from .lora.sites import GpuLoraSites
 
+if TYPE_CHECKING:
+    from .adapted.groups import GroupRules, KeptRows
+
 
 class GpuBatch(NamedTuple):
     """A step as the model sees it. The first `decoding` rows have one token each; the others follow."""
@@ -63,6 +66,7 @@ class GpuBatch(NamedTuple):
     turned: RotaryTables | None = None  # by token: how each turns, where its position alone does not say it
     ends: Tensor | None = None  # int64 [tokens]: up to where tokens see that see what is behind them, else 0
     chosen: ChosenTokens | None = None  # which tokens are seen, where these are not all before
+    kept: KeptRows | None = None  # what the model keeps of its rows beside keys and values
 
     def by_layer(self, table_of: Sequence[int]) -> list[GpuBatch]:
         """The same as each layer sees it, which lies in one of the block tables."""
@@ -269,6 +273,7 @@ class GpuModel:
     """A decoder: a step's inputs in, logits out; it keeps weights, and its caller the KV memory."""
 
     eager: ClassVar[bool] = False  # no graph can hold what it does
+    groups: GroupRules | None = None  # of a model that keeps states of its rows
     embedding_scale = 1.0
 
     def __init__(self, build: GpuBuilder, max_length: int, fused: bool = FUSED) -> None:

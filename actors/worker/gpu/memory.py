@@ -14,7 +14,7 @@ from actorserve.kernels.triton.rotary_kv import Pools
 
 from ...model.architecture import Architecture
 from ...model.memory.kv import PoolSpec
-from ...model.memory.kv_memory import KVMemory
+from ...model.memory.kv_memory import ITEM_BYTES, KVMemory, check_drafts_of_states
 from ...model.memory.machine import available_bytes
 from ...model.memory.windows import WindowPlan, plan_windows
 from ...options.config import Config, ConfigError
@@ -131,11 +131,13 @@ def kv_block_bytes(shape: Architecture, block_size: int, kind: torch.dtype, wind
 
 def plan_memory(config: Config, shape: Architecture, max_length: int, kind: torch.dtype, beside: int = 0) -> KVMemory:
     """`beside`: bytes of a block in what makes drafts."""
+    check_drafts_of_states(shape.kv, config)
     windows = plan_tables(config, shape, max_length)
     sequence = -(-max_length // config.block_size)
     if windows is not None:
         sequence += (len(windows.tables) - 1) * windows.blocks
-    return KVMemory(kv_block_bytes(shape, config.block_size, kind, windows) + beside, sequence, windows, 0)
+    states = shape.kv.row_bytes({None: kind.itemsize} | ITEM_BYTES)
+    return KVMemory(kv_block_bytes(shape, config.block_size, kind, windows) + beside, sequence, windows, states)
 
 
 def device_memory(device: torch.device | int) -> tuple[int, int]:
@@ -210,8 +212,10 @@ def room_for_blocks(config: Config, total: int, used: int, steps: int) -> int:
 
 
 def blocks_in(config: Config, plan: KVMemory, max_length: int, room: int) -> int:
-    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used."""
+    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used. States of
+    rows, and snapshots of them, come out of the same room first."""
     size, sequence = plan.block_bytes, plan.sequence_blocks
+    room -= plan.state_bytes(config, room)
     if room < sequence * size:
         option = "--gpu-memory-utilization" if config.kv_cache_memory_bytes is None else "--kv-cache-memory-bytes"
         fits = plan.tokens(config, max_length, max(0, room // size))
@@ -226,8 +230,10 @@ def blocks_in(config: Config, plan: KVMemory, max_length: int, room: int) -> int
 def check_given_bytes(config: Config, plan: KVMemory, blocks: int, left: int, sure: int) -> str:
     """What to say where --kv-cache-memory-bytes asks for more than is `sure` to be free beside weights and steps;
     ConfigError beyond what may be `left`."""
-    taken = blocks * plan.block_bytes
-    if config.kv_cache_memory_bytes is None or taken <= sure:
+    if (given := config.kv_cache_memory_bytes) is None:
+        return ""
+    taken = blocks * plan.block_bytes + plan.state_bytes(config, given)
+    if taken <= sure:
         return ""
     if taken > left:
         raise NoRoom(

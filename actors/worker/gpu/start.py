@@ -26,6 +26,7 @@ from ..start.libraries import settle_libraries
 from ..start.shared import engines_beside, join_group, request_readers, token_bytes, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
+from .adapted.runner import StatefulRunner
 from .buffers import Sizes
 from .compilations import (
     begin_to_read_triton,
@@ -98,12 +99,19 @@ def start(context: Context) -> GpuWorkerActor:
         raise said from None
     adapters = start_adapters(context, runner, group)
     report_late_compilations(context)
-    windows = plan.windows
-    layout = KVLayout() if windows is None else KVLayout(window=windows.window, window_tables=len(windows.tables) - 1)
+    layout = _layout(runner, plan)
     tokens = plan.tokens(context.config, context.model.max_model_len, blocks)
     actor = GpuWorkerActor(context, runner, blocks, layout, tokens, adapters)
     actor.vision = vision
     return actor
+
+
+def _layout(runner: GpuRunner, plan: KVMemory) -> KVLayout:
+    """How memory is kept, as the scheduler has to know."""
+    window, tables = (0, 0) if plan.windows is None else (plan.windows.window, len(plan.windows.tables) - 1)
+    if isinstance(runner, StatefulRunner):
+        return KVLayout(True, runner.states.snapshots, window, tables)
+    return KVLayout(window=window, window_tables=tables)
 
 
 def _compile(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> None:
@@ -176,6 +184,8 @@ def make_runner(
         lookup = Lookup(*drafts.lookup, sizes.drafts)
         one = config.tensor_parallel_size == 1
         return DraftingRunner(*given, lookup=lookup, adaptive=one, vision=vision, embeds=embeds)
+    if model.groups is not None:
+        return StatefulRunner(model.groups, *given)
     return GpuRunner(*given, vision=vision, embeds=embeds)
 
 
@@ -230,6 +240,8 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
         blocks = group.minimum(blocks)
     layers = model.shape.layers * pool_bytes(model.shape, blocks, config.block_size, kind)
     _make_pools(config, runner, blocks, windows, kept.begin(blocks, needed(layers)))
+    if isinstance(runner, StatefulRunner):
+        runner.give_states(plan.snapshots(config, room))
     warn_unused_memory(context, blocks, plan)
     sizes = (v / 2**30 for v in (total, taken, peak, graphs))
     log.info("of %.1f GiB, %.2f GiB are used, a step takes %.2f and CUDA graphs will take %.2f", *sizes)

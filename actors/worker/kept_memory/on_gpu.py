@@ -98,4 +98,4 @@ def held_bytes(context: Context) -> int:
 
 def is_plain(plan: KVMemory, drafts: bool) -> bool:
     """Are its blocks all that there is to a prefix?"""
-    return plan.windows is None and not drafts
+    return plan.windows is None and not plan.row_bytes and not drafts

@@ -22,7 +22,7 @@ from transformers.cache_utils import (
 )
 
 from ....model.memory.kv import StateSpec
-from ...cpu.memory.states import StepStates
+from ...cpu.memory.states import Ints, RowStates
 from ..hooks import Unfit
 from .layers import (
     CARRIERS,
@@ -126,12 +126,12 @@ def state_name(kind: str, number: int) -> str:
     return f"{kind}.{number}"
 
 
-def load_states(cache: Cache, specs: Sequence[StateSpec], states: StepStates) -> None:
+def load_states(cache: Cache, specs: Sequence[StateSpec], states: RowStates, rows: Ints | Tensor) -> None:
     """Give the layers of a new cache the states of rows, none of which is fresh."""
     for spec in specs:
         layer: Any = cache.layers[spec.layer]
         kind, number = _split(spec.name)
-        value = states.states.get(spec.layer, spec.name, states.rows)
+        value = states.get(spec.layer, spec.name, rows)
         getattr(layer, f"{kind}_states")[number] = value
         getattr(layer, f"is_{kind}_states_initialized")[number] = True
         layer.has_previous_state[number] = True
@@ -141,12 +141,12 @@ def load_states(cache: Cache, specs: Sequence[StateSpec], states: StepStates) ->
             layer.conv_kernel_size[number] = value.shape[-1]
 
 
-def store_states(cache: Cache, specs: Sequence[StateSpec], states: StepStates) -> None:
+def store_states(cache: Cache, specs: Sequence[StateSpec], states: RowStates, rows: Ints | Tensor) -> None:
     """Keep what is in the layers behind a forward pass."""
     for spec in specs:
         kind, number = _split(spec.name)
         value = getattr(cache.layers[spec.layer], f"{kind}_states")[number]
-        states.states.put(spec.layer, spec.name, states.rows, value)
+        states.put(spec.layer, spec.name, rows, value)
 
 
 def _split(name: str) -> tuple[str, int]:

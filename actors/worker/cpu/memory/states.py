@@ -26,25 +26,39 @@ Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 class RowStates:
     """The states of all rows of a batch, and those of the snapshots behind them."""
 
-    def __init__(self, specs: Iterable[StateSpec], rows: int, snapshots: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        specs: Iterable[StateSpec],
+        rows: int,
+        snapshots: int,
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+    ) -> None:
         """`dtype` is the model's."""
         self.rows, self.snapshots = rows, snapshots
         self.length = np.zeros(rows + snapshots, np.int64)  # tokens behind which they stand; 0: there are none
         self._memory: dict[tuple[int, str], Tensor] = {}
         for spec in specs:
             own = dtype if spec.dtype is None else getattr(torch, spec.dtype)
-            self._memory[spec.layer, spec.name] = torch.zeros(rows + snapshots, *spec.shape, dtype=own)
+            self._memory[spec.layer, spec.name] = torch.zeros(rows + snapshots, *spec.shape, dtype=own, device=device)
 
     def __bool__(self) -> bool:
         return bool(self._memory)
 
-    def get(self, layer: int, name: str, rows: Ints) -> Tensor:
-        """A copy of the rows' states [rows, *shape]; without meaning for a row that has none."""
-        return self._memory[layer, name][torch.from_numpy(rows)]
+    def get(self, layer: int, name: str, rows: Ints | Tensor) -> Tensor:
+        """A copy of the rows' states [rows, *shape]; without meaning for a row that has none. `rows` are a tensor where
+        the states are on a device."""
+        return self._memory[layer, name][rows if isinstance(rows, Tensor) else torch.from_numpy(rows)]
 
-    def put(self, layer: int, name: str, rows: Ints, values: Tensor) -> None:
+    def put(self, layer: int, name: str, rows: Ints | Tensor, values: Tensor) -> None:
         """The rows' new states; who computes a step stores all of them, then the runner says how far they are."""
-        self._memory[layer, name][torch.from_numpy(rows)] = values
+        self._memory[layer, name][rows if isinstance(rows, Tensor) else torch.from_numpy(rows)] = values
+
+    def check(self, rows: Ints, starts: Sequence[int] | Ints) -> None:
+        """ValueError unless the rows' states stand at these positions."""
+        length = self.length[rows]
+        if not np.array_equal(length, starts):
+            raise ValueError(f"states stand at tokens {length.tolist()}, and the step goes on at {list(starts)}")
 
     def begin(self, row: int, computed: int, snapshot: int) -> None:
         """Another sequence takes the row: it has computed so many tokens, and goes on from a snapshot (-1: none)."""
@@ -74,7 +88,5 @@ class StepStates(NamedTuple):
     @classmethod
     def of(cls, states: RowStates, rows: Ints, starts: Sequence[int] | Ints) -> StepStates:
         """`starts` are the positions from which on the step computes; there the states must stand."""
-        length = states.length[rows]
-        if not np.array_equal(length, starts):
-            raise ValueError(f"states stand at tokens {length.tolist()}, and the step goes on at {list(starts)}")
-        return cls(states, rows, length == 0)
+        states.check(rows, starts)
+        return cls(states, rows, states.length[rows] == 0)

@@ -17,6 +17,7 @@ from torch import nn
 
 from ....model.config_json import weights_method
 from ....model.info import ModelInfo, read_json
+from ....model.memory.kv_memory import check_drafts_of_states
 from ....model.quantization import NONE
 from ....model.values import Values
 from ....options.config import Config
@@ -58,17 +59,20 @@ def load_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> Adapte
         if settle(model, info.max_model_len):
             log.info("all texts are rotated as those of --max-model-len %d tokens are", info.max_model_len)
     log.info("steps are started kernel by kernel: layers of transformers are in no CUDA graph")
-    return AdaptedGpuModel(model, known.traits, known.shape, known.types.dtype, device)
+    about = known.traits, known.shape, known.types.dtype, device, known.found.verdict.tier
+    return AdaptedGpuModel(model, *about)
 
 
 def describe_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> Described:
     """The same without weights; a small model is tried on the device."""
     check_block_size(config)
-    found, traits, shell = describe_adapted(config, info, partial(verify_on_device, device=device))
+    dtype = lambda found: _types(config, info, found).dtype  # noqa: E731
+    found, traits, shell = describe_adapted(config, info, partial(verify_on_device, device=device), dtype)
     try:
         shape = seen_shape(shell, traits)
     except Unfit as error:
         raise refused_model(info, f"it {error}") from None
+    check_drafts_of_states(shape.kv, config)
     return Described(found, traits, shape, _types(config, info, found), _count(shell))
 
 

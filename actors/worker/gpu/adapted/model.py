@@ -2,12 +2,12 @@
 by the model's own modules, attention by Triton's kernels over the pools.
 
 What the modules' Python does between kernels may wait for the device, so no graph holds it: steps are started kernel
-by kernel.
+by kernel. A model that keeps states of its rows computes a step in groups of these (groups.py).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,11 +16,14 @@ from transformers import PreTrainedModel
 from actorserve.kernels.pages import Scoring
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables
 
+from ...adapter.cache.caches import load_states, store_states
 from ...adapter.hooks import NAME, attending, use_attention
+from ...adapter.model import Tier
 from ...adapter.passes import Passes
 from ...adapter.probe import Traits
 from ..executor import GpuBatch, GpuModel, Hidden
-from .shape import AdaptedShape
+from .groups import Group, GroupRules, KeptRows
+from .shape import AdaptedShape, SeenLayers
 from .step import DeviceStep
 
 
@@ -30,10 +33,19 @@ class AdaptedGpuModel(GpuModel):
     eager: ClassVar[bool] = True
 
     def __init__(
-        self, model: PreTrainedModel, traits: Traits, shape: AdaptedShape, dtype: torch.dtype, device: torch.device
+        self,
+        model: PreTrainedModel,
+        traits: Traits,
+        shape: AdaptedShape,
+        dtype: torch.dtype,
+        device: torch.device,
+        tier: Tier = Tier.FLAT,
     ) -> None:
         """`model`: on the device, with all its weights."""
         self.traits, self.shape, self.dtype, self.device = traits, shape, dtype, device
+        self.seen = SeenLayers.of(traits)
+        if traits.stateful:
+            self.groups = GroupRules(traits.positions or not any(traits.kv.layers), tier is Tier.TOKENS)
         self.group, self.lora, self.taps, self.fused = None, None, None, None
         self.batch_invariant = False
         self.table_of = [0] * len(shape.kv.layers)
@@ -45,12 +57,33 @@ class AdaptedGpuModel(GpuModel):
         self.unturned = RotaryTables(torch.ones(1, 1, device=device), torch.zeros(1, 1, device=device))
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
-        inputs = batch.inputs
-        step = DeviceStep(self.traits.asked, self.scorings, batch.by_layer(self.table_of), pools, self.unturned)
-        with attending(step):
-            cache = self.traits.caches.make(step)
-            answer = self.passes.hidden(inputs.ids[None], inputs.positions[None], cache)[0]
+        if batch.kept is None:
+            step = self._step(batch, pools)
+            answer = self._hidden(batch, step, self.traits.caches.make(step), len(batch.inputs.ids))
+        else:
+            parts = [self._group(group, group.of(batch), pools, batch.kept) for group in batch.kept.groups]
+            answer = parts[0] if len(parts) == 1 else torch.cat(parts)
         return Hidden(answer, answer[:, :0])  # nothing is left to be added
+
+    def _step(self, batch: GpuBatch, pools: list[Pools], past: int = 0) -> DeviceStep:
+        return DeviceStep(self.seen, self.scorings, batch.by_layer(self.table_of), pools, self.unturned, past)
+
+    def _group(self, group: Group, batch: GpuBatch, pools: list[Pools], kept: KeptRows) -> Tensor:
+        """What the decoder makes of a group, whose states are then behind it."""
+        step, rows = self._step(batch, pools, group.past), kept.rows[group.rows]
+        cache = self.traits.caches.make(step)
+        if group.past:
+            load_states(cache, self.shape.kv.states, kept.states, rows)
+        answer = self._hidden(batch, step, cache, group.size)
+        store_states(cache, self.shape.kv.states, kept.states, rows)
+        return answer
+
+    def _hidden(self, batch: GpuBatch, step: DeviceStep, cache: Any, size: int) -> Tensor:
+        """The decoder's answer to tokens of a batch, [tokens, hidden]; rows have so many each."""
+        shape = -1, size
+        with attending(step):
+            hidden = self.passes.hidden(batch.inputs.ids.view(shape), batch.inputs.positions.view(shape), cache)
+        return hidden.flatten(0, 1)
 
     def norm(self, hidden: Hidden, out: Tensor | None = None) -> Tensor:
         """It was normed as the last part of the decoder."""

@@ -7,7 +7,7 @@ with zeros, which change no product. Knows no tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,9 +17,11 @@ from ....model.architecture import Architecture
 from ....model.memory.kv import KVSpec, LayerAttention
 from ....model.rope import Rope
 from ...adapter.hooks import Unfit
-from ...adapter.probe import Traits
+from ...adapter.probe import AttentionCall, Traits
 
 STEP = 16  # of widths
+# Memory is counted in blocks of what layers keep of tokens: of a model that attends nowhere the least that can be.
+NOWHERE = LayerAttention(heads=1, kv_heads=1, key_dim=STEP, value_dim=STEP, scale=1.0)
 INSTEAD = "(--device cpu can)"
 
 
@@ -32,6 +34,25 @@ class AdaptedShape(Architecture, frozen=True, kw_only=True):
     def kv(self) -> KVSpec:
         """As pools have it: of each layer, and behind those of layers that read the keys of another once more."""
         return self.kept
+
+
+class SeenLayers(NamedTuple):
+    """Calls of attention, and layers by the place that those have which attend: no other has memory of tokens."""
+
+    asked: tuple[AttentionCall, ...]
+    place: dict[int, int]
+
+    @classmethod
+    def of(cls, traits: Traits) -> SeenLayers:
+        place = places(traits.kv)
+        asked = (one._replace(layer=place[one.layer], source=place[one.source]) for one in traits.asked)
+        return cls(tuple(asked), place)
+
+
+def places(kv: KVSpec) -> dict[int, int]:
+    """Of each layer that attends its place among them."""
+    own = [index for index, layer in enumerate(kv.layers) if layer is not None]
+    return {layer: number for number, layer in enumerate(own)}
 
 
 def shape_of(kv: KVSpec, hidden: int, words: int) -> AdaptedShape:
@@ -53,28 +74,27 @@ def shape_of(kv: KVSpec, hidden: int, words: int) -> AdaptedShape:
         norm_eps=0.0,
         windows=tuple(layer.window for layer in own),
         rope=Rope(),
-        kept=KVSpec(layers=tuple(layers)),
+        kept=KVSpec(layers=tuple(layers), states=kv.states),
     )
 
 
 def check_traits(traits: Traits) -> None:
-    """Unfit if tokens of all rows cannot go through its layers side by side, with attention by kernels."""
+    """Unfit if its attention cannot be that of kernels, or it counts positions itself: then each row would go alone."""
     if not traits.paged:
         raise Unfit(f"needs attention of transformers' own, which a GPU's worker has not {INSTEAD}: it {traits.reason}")
     for there, what in (
-        (traits.stateful, "keeps states of its sequences"),
-        (not traits.positions, "counts positions by itself"),
+        (not (traits.positions or traits.stateful), "counts positions by itself"),
         (bool(traits.gathered), "makes keys and values anew of what it keeps, at each step"),
     ):
         if there:
             raise Unfit(f"{what}, which by layers of transformers a GPU's worker cannot {INSTEAD}")
 
 
-def _attending(kv: KVSpec) -> Iterator[LayerAttention]:
-    for index, layer in enumerate(kv.layers):
-        if layer is None:
-            raise Unfit(f"does not attend in layer {index}, for which a GPU's memory has no plan {INSTEAD}")
-        yield layer
+def _attending(kv: KVSpec) -> list[LayerAttention]:
+    """The layers that do, one behind the other; those that read another's keys know it by its place."""
+    place = places(kv)
+    own = [layer for layer in kv.layers if layer is not None]
+    return [layer if layer.source is None else replace(layer, source=place[layer.source]) for layer in own] or [NOWHERE]
 
 
 def _widened(layer: LayerAttention) -> LayerAttention:

@@ -17,37 +17,36 @@ from actorserve.kernels.pages import ByHead, Scoring
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
 
 from ...adapter.hooks import Call, Unfit
-from ...adapter.probe import AttentionCall
 from ..executor import GpuBatch, attend
+from .shape import SeenLayers
 
 
 class DeviceStep:
     """See adapter/cache/layers.py:KeysValues and adapter/hooks.py:Attending."""
 
-    past = 0
-
     def __init__(
         self,
-        asked: Sequence[AttentionCall],
+        seen: SeenLayers,
         scorings: Sequence[Scoring],
         batches: Sequence[GpuBatch],
         pools: Sequence[Pools],
         unturned: RotaryTables,
+        past: int = 0,
     ) -> None:
         """`scorings` and `batches` are those of layers, with those that read another's keys; `pools` of layers that
-        have some. `unturned`: one position, of no angle."""
-        self.calls = iter(asked)
+        have some. `unturned`: one position, of no angle. `past`: positions before this step, where rows go alone."""
+        self.calls, self.place, self.past = iter(seen.asked), seen.place, past
         self.scorings, self.batches, self.pools, self.unturned = scorings, batches, pools, unturned
         self.given: dict[int, tuple[Tensor, Tensor]] = {}
         self.nowhere = torch.zeros_like(batches[0].inputs.positions)  # where tokens are in `unturned`
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """What comes of them is seen when it is attended to."""
-        self.given[layer] = keys, values
+        self.given[self.place[layer]] = keys, values
         return keys, values
 
     def attend(self, call: Call) -> Tensor:
-        """[1, tokens, heads, value_dim]."""
+        """[rows, tokens, heads, value_dim]."""
         asked = next(self.calls, None)
         if asked is None:
             raise Unfit("asks for attention more often than when it was tried")
@@ -63,12 +62,13 @@ class DeviceStep:
         sinks: Tensor | None = call.options.get("s_aux")
         by_head = ByHead() if sinks is None else ByHead(sinks.float().contiguous())
         seen = attend(queries, pools, batch, self.scorings[asked.layer], by_head)
-        return seen[None, :, :, : values.shape[3]]
+        rows, heads, tokens, _ = call.queries.shape
+        return seen.view(rows, tokens, heads, -1)[..., : values.shape[3]]
 
 
 def _flat(heads: Tensor, width: int) -> Tensor:
-    """[1, heads, tokens, numbers] as [tokens, heads, width], a head's numbers side by side."""
-    flat = heads[0].transpose(0, 1)
+    """[rows, heads, tokens, numbers] as [tokens, heads, width], a head's numbers side by side."""
+    flat = heads.transpose(1, 2).flatten(0, 1)
     if flat.shape[2] < width:
         return functional.pad(flat, (0, width - flat.shape[2]))
     return flat if flat.stride(2) == 1 else flat.contiguous()

@@ -10,6 +10,7 @@ import time
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,10 +21,12 @@ from ...adapter.hooks import NAME, Unfit, attending, use_attention
 from ...adapter.model import Tier
 from ...adapter.passes import Passes
 from ...adapter.probe import TOKENS, Recorder, Traits, probe
-from ...adapter.verify import Schedule, Verdict, compare, failure_words, reference_logits, texts_for
+from ...adapter.verify import PROMPTS, Schedule, Verdict, compare, failure_words, reference_logits, texts_for
+from ...cpu.memory.states import RowStates
 from ..compilations import writable_cache
 from ..executor import GpuBatch
 from ..memory import is_out_of_memory, make_pools
+from .groups import KeptRows
 from .model import AdaptedGpuModel
 from .shape import AdaptedShape, check_traits, shape_of
 
@@ -35,23 +38,27 @@ OTHER_WAYS = "--device cpu tries other ways, too"
 def verify_on_device(twin: Any, device: torch.device) -> Verdict:
     """Of a tiny model in float32, which is on a CPU. Unfit says why it cannot be served there."""
     begun = time.perf_counter()
+    reasons: dict[Tier, str] = {}
     with torch.inference_mode():
         traits = probe(twin, 512)
         check_traits(traits)
         shape = seen_shape(twin, traits)
         texts = texts_for(twin)
         expected = reference_logits(twin, texts)
-        try:
-            own = copy.deepcopy(twin).to(device)
-            model = AdaptedGpuModel(own, traits, shape, torch.float32, device)
-            with writable_cache(log):
-                found = DeviceTrial(model).run(texts)
-            compare(expected, [logits.float().cpu() for logits in found])
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            raise Unfit(f"is not right on this GPU ({OTHER_WAYS}): {failure_words(error)}") from None
-    return Verdict(Tier.FLAT, traits, {}, time.perf_counter() - begun, improved=False)
+        for tier in (Tier.ROWS, Tier.TOKENS) if traits.stateful else (Tier.FLAT,):
+            try:
+                own = copy.deepcopy(twin).to(device)
+                model = AdaptedGpuModel(own, traits, shape, torch.float32, device, tier)
+                with writable_cache(log):
+                    found = DeviceTrial(model).run(texts)
+                compare(expected, [logits.float().cpu() for logits in found])
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                reasons[tier] = failure_words(error)
+            else:
+                return Verdict(tier, traits, reasons, time.perf_counter() - begun, improved=False)
+    raise Unfit(f"is not right on this GPU ({OTHER_WAYS}): {next(iter(reasons.values()))}")
 
 
 def seen_shape(model: Any, traits: Traits) -> AdaptedShape:
@@ -76,6 +83,7 @@ class DeviceTrial(Schedule):
         super().__init__(BLOCK)
         self.model = model
         self.pools = make_pools(model.shape, self.blocks, BLOCK, model.dtype, model.device)
+        self.states = RowStates(model.shape.kv.states, len(PROMPTS), 0, model.dtype, model.device)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.model.logits(hidden)
@@ -90,6 +98,9 @@ class DeviceTrial(Schedule):
         heads, width = self.model.shape.heads, self.model.shape.head_dim
         scratch = Scratch.of(max(1, decoding), heads, width, 1, self.model.device)
         batch = GpuBatch(self._inputs(rows, texts, tables, done, sizes), decoding, others, scratch)
+        if self.model.groups is not None:
+            groups = self.model.groups.of(np.array(own), np.array(done)[rows])
+            batch = batch._replace(kept=KeptRows(self.states, self._there(rows, torch.int64), groups))
         parts = self.model.norm(self.model.forward(batch, self.pools)).split(own)
         return torch.cat([parts[rows.index(row)] for row in sorted(rows)])
 
