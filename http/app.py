@@ -14,6 +14,7 @@ from .handlers.models import ModelApis
 from .handlers.operators.operations import ServerEngine
 from .middleware.context import DRAIN, ERRORS, GO_ON, REFUSED, REQUEST_ID, ROOT, UNFIT, name_request
 from .middleware.edge import Middlewares, redirect
+from .openai.mistral import error_body, is_mistrals
 from .openapi.error_bodies import BODIES
 from .paths.elsewhere import reason_of
 from .route import Route
@@ -109,4 +110,6 @@ def _error_for(request: web.Request, error: ApiError) -> web.Response:
     response = error_response(error)
     if (body_of := BODIES.get(request.get(ERRORS) or error_of(request.path))) is not None:
         response.body = msgspec.json.encode(body_of(error, request[REQUEST_ID]))
+    elif is_mistrals(request.headers.get("User-Agent", "")):
+        response.body = msgspec.json.encode(error_body(error))
     return response

@@ -35,9 +35,12 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, object]:
         """The JSON object, also for an event inside a stream."""
+        return {"error": self.fields()}
+
+    def fields(self) -> dict[str, object]:
+        """What it says of the error."""
         kind = TYPES.get(self.status, CLIENT_ERROR if self.status < 500 else SERVER_ERROR)
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return {"error": error}
+        return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:

@@ -118,11 +118,12 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
 
 
 def as_mistral(asked: PreparedRequest) -> PreparedRequest:
-    """The same, with each call of the answer in one event, and its thinking in its content."""
+    """The same, with usage in a stream's last event, each call in one event, and thinking in the content."""
+    wants = replace(asked.wants, last_usage=True, usage=asked.wants.continuous_usage)  # no event without a choice
     make = asked.make_parser
     if make is None:
-        return asked
-    wants = replace(asked.wants, whole_calls=True, thinking_parts=True)
+        return replace(asked, wants=wants)
+    wants = replace(wants, whole_calls=True, thinking_parts=True)
     return replace(asked, wants=wants, make_parser=lambda opened, key: JoinedCalls(make(opened, key)))
 
 

@@ -9,7 +9,7 @@ import msgspec
 from actorserve.actors.protocol.request import CLASSIFY
 from actorserve.actors.protocol.sampling.ranges import INT64
 
-from ..errors import bad_request
+from ..errors import ApiError, bad_request
 from ..generation.fields.decoding import decode
 from ..generation.infill import can_infill
 from ..settings import Settings
@@ -17,7 +17,8 @@ from .schemas import ChatRequest, TokensRequest
 from .thinking import THINKING_SWITCHES
 
 PREFIX = b'"prefix"'
-USER_AGENT = "mistral-client-"  # behind which stand the language and the client's version
+# what stands behind them is a version; of the AI SDK only streams name themselves
+USER_AGENTS = ("mistral-client-", "ai-sdk/mistral/", "ai-sdk-mistral/")
 
 
 class FimRequest(TokensRequest, kw_only=True):
@@ -57,10 +58,15 @@ def as_openai(body: ChatRequest) -> ChatRequest:
 
 def is_mistrals(user_agent: str) -> bool:
     """Is it Mistral's own client? It reads a streamed call in one part, as Mistral's API sends it: each part has to
-    have a name, which clients of OpenAI's read once; and a model or a transcript with fields that theirs lack. Nothing
-    in a body tells the two apart.
+    have a name, which clients of OpenAI's read once; usage in the last event; errors in another form; and a model or a
+    transcript with fields that theirs lack. Nothing in a body tells the two apart.
     """
-    return user_agent.startswith(USER_AGENT)
+    return user_agent.startswith(USER_AGENTS)
+
+
+def error_body(error: ApiError) -> dict[str, object]:
+    """An error as its clients read it."""
+    return {"object": "error", **error.fields()}
 
 
 def with_thinking_parts(message: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class AnswerOptions:
     """What the client wants to be told beside the text."""
 
     usage: bool = False  # an event at the end of a stream
+    last_usage: bool = False  # in the event that ends a choice: that of the choice
     continuous_usage: bool = False  # in each event of it
     logprobs: bool = False
     listed: bool = False  # logprobs tell of tokens that the request lists
@@ -187,7 +188,7 @@ class Events:
         `first`: it says nothing of the choice's text.
         """
         tail = self._end
-        if self.answer.wants.continuous_usage:
+        if self.answer.wants.continuous_usage or (ended and self.answer.wants.last_usage):
             tail = b',"usage":' + encode(self._counts(choice, first)) + b"}\n\n"
         if self.answer.wants.progress and first:
             beside += b',"prompt_progress":' + encode(all_read(choice, self.answer.times()))

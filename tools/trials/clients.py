@@ -181,7 +181,8 @@ CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
     "aider": (("aider-chat",), _aider),
     "open_webui": (("open-webui",), _open_webui),
 }
-AI_SDK = ("ai", "zod", *(f"@ai-sdk/{name}" for name in ("openai", "openai-compatible", "anthropic", "cohere")))
+PROVIDERS = ("openai", "openai-compatible", "anthropic", "cohere", "mistral")
+AI_SDK = ("ai", "zod", *(f"@ai-sdk/{name}" for name in PROVIDERS))
 BY_NPM: dict[str, tuple[tuple[str, ...], Session]] = {
     "ai_sdk": (AI_SDK, _of_node("ai_sdk")),
     "openai_js": (("openai@6", "zod", "ws"), _of_node("openai")),  # 7 asks for node 22

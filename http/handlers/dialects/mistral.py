@@ -9,7 +9,7 @@ from aiohttp import web
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
-from ...generation.prepare import ask_completion
+from ...generation.prepare import as_mistral, ask_completion
 from ...middleware.context import CLIENT, NOTED, name_request
 from ...openai.chat import ChatAnswer
 from ...openai.mistral import FimRequest, fim_completion
@@ -29,7 +29,9 @@ class MistralApi:
         raw = await self._read_body(request)
         body = fim_completion(read(FimRequest, raw))
         await self._generator.want_adapter(request, body.model)
-        asked = ask_completion(body, self._settings, name_request(request, body.request_id), request[CLIENT])
+        asked = as_mistral(
+            ask_completion(body, self._settings, name_request(request, body.request_id), request[CLIENT])
+        )
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> ChatAnswer:
             answer.chat = True

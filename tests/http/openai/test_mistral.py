@@ -19,6 +19,8 @@ from tests.http.fakes import finish_all, rendered, say
 from tests.http.serving import HI, PATIENCE_S, Served, serving
 
 PATH = "/v1/chat/completions"
+FIM = "/v1/fim/completions"
+INFILLS: dict[str, Any] = {"special_tokens": lambda: {"[PREFIX]": 3, "[SUFFIX]": 4}, "vocab_size": 100}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
 BEGUN = [*HI, {"role": "assistant", "content": "Well", "prefix": True}]
 
@@ -76,7 +78,7 @@ async def test_what_cannot_be_is_refused_by_its_name(served: Served, fields: dic
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "%s"}}\n</tool_call>'
 CALLS = f"I look.\n{CALL % 'Oslo'}\n{CALL % 'Rome'}"
-AGENTS = ["mistral-client-python/3.7.0", "mistral-client-typescript/1.2"]
+AGENTS = ["mistral-client-python/3.7.0", "mistral-client-typescript/1.2", "ai-sdk/mistral/3.0.69 runtime/x"]
 
 
 async def streamed(agent: str, text: str, finish: Finish = Finish.STOP, **fields: Any) -> list[Any]:
@@ -114,6 +116,37 @@ async def test_a_call_that_is_cut_is_told_as_far_as_it_came() -> None:
 async def test_all_others_are_told_its_name_once(agent: str) -> None:
     calls = [call for delta in await streamed(agent, CALLS) for call in delta.get("tool_calls", ())]
     assert len(calls) > 4 and [call["index"] for call in calls if "name" in call["function"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (PATH, {"messages": HI}),
+        (PATH, {"messages": HI, "stream_options": {"include_usage": True}}),
+        (PATH, {"messages": HI, "tools": TOOLS, "n": 2}),
+        (FIM, {"prompt": "def a():"}),
+    ],
+)
+async def test_a_streams_last_event_tells_usage(path: str, fields: dict[str, Any]) -> None:
+    async with serving(tool_parser="hermes", **INFILLS) as served:
+        client = await served.client()
+        client.send("POST", path, {"stream": True, **fields}, User_Agent="ai-sdk-mistral/4.0.87 ai-sdk/5")
+        finish_all(await served.job())
+        events = (await client.answer()).events
+    assert all(event["choices"] for event in events), "of which its clients read the first"
+    ends = [event for event in events if event["choices"][0]["finish_reason"]]
+    assert [event["usage"]["completion_tokens"] for event in ends] == [3] * fields.get("n", 1)
+    assert not any(event.get("usage") for event in events if event not in ends)
+
+
+@pytest.mark.parametrize("agent", [*AGENTS, "OpenAI/Python 3.5.0"])
+async def test_errors_are_in_its_form(served: Served, agent: str) -> None:
+    client = await served.client()
+    client.send("POST", PATH, {"messages": HI, "temperature": 9}, User_Agent=agent)
+    answer = await client.answer()
+    message = "temperature must be between 0 and 2, not 9.0."
+    error = {"message": message, "type": "invalid_request_error", "param": "temperature", "code": None}
+    assert answer.json == ({"object": "error", **error} if agent in AGENTS else {"error": error})
 
 
 THOUGHT = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]
@@ -156,9 +189,6 @@ def test_whoever_goes_on_tells_what_was_not_whole(cut: int) -> None:
 
 
 # --- what stands between two texts -----------------------------------------------------------------------------------
-
-FIM = "/v1/fim/completions"
-INFILLS: dict[str, Any] = {"special_tokens": lambda: {"[PREFIX]": 3, "[SUFFIX]": 4}, "vocab_size": 100}
 
 
 async def test_a_text_between_two_is_told_as_a_message() -> None:
@@ -212,7 +242,7 @@ async def test_times_of_a_streamed_transcript_are_refused_by_their_name() -> Non
         about = {"User_Agent": AGENTS[0], "Content_Type": "multipart/form-data; boundary=x"}
         body = f"{''.join(parts)}--x--\r\n".encode()
         answer = await served.ask("POST", "/v1/audio/transcriptions", body, **about)
-    assert (answer.status, answer.error["param"]) == (400, "timestamp_granularities")
+    assert (answer.status, answer.json["param"]) == (400, "timestamp_granularities")
 
 
 async def test_mistrals_clients_are_told_what_a_model_can() -> None:

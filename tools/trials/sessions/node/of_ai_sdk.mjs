@@ -1,6 +1,7 @@
 // Vercel's AI SDK: texts, streams, tools over several steps and turns, objects, errors, by each of its providers.
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createCohere } from "@ai-sdk/cohere";
+import { createMistral } from "@ai-sdk/mistral";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { Output, embed, generateText, rerank, stepCountIs, streamText, tool } from "ai";
@@ -17,6 +18,7 @@ const models = {
   responses: openai.responses("client"),
   anthropic: createAnthropic(at("v1"))("client"),
   cohere: cohere("client"),
+  mistral: createMistral(at("v1"))("client"),
 };
 const tools = {
   get_weather: tool({ inputSchema: z.object({ city: z.string() }), execute: async () => "7 degrees" }),
@@ -30,18 +32,21 @@ async function streamed(options) {
 }
 
 for (const [name, model] of Object.entries(models)) {
-  const steps = { model, prompt: "@tool", tools, stopWhen: stepCountIs(3) };
+  const headers = name === "mistral" ? { "user-agent": "mistral-client-ai" } : {}; // which it says of streams alone
+  const plain = { model, headers, prompt: "@hello" };
+  const steps = { ...plain, prompt: "@tool", tools, stopWhen: stepCountIs(3) };
   const turns = (messages) => [{ role: "user", content: "@tool" }, ...messages, { role: "user", content: "@hello" }];
-  await told(`${name} text`, HELLO, async () => (await generateText({ model, prompt: "@hello" })).text);
-  await told(`${name} stream`, HELLO, async () => (await streamed({ model, prompt: "@hello" })).text);
+  await told(`${name} text`, HELLO, async () => (await generateText(plain)).text);
+  await told(`${name} stream`, HELLO, async () => (await streamed(plain)).text);
+  await told(`${name} streamed usage`, true, async () => (await (await streamed(plain)).usage).outputTokens > 0);
   await told(`${name} steps`, WEATHER, async () => (await generateText(steps)).text);
   await told(`${name} streamed steps`, WEATHER, async () => (await streamed(steps)).text);
   await told(`${name} turns`, HELLO, async () => {
     const first = await generateText(steps);
-    return (await generateText({ model, tools, messages: turns(first.response.messages) })).text;
+    return (await generateText({ model, headers, tools, messages: turns(first.response.messages) })).text;
   });
   await told(`${name} report`, 7, async () => (await generateText({ model, prompt: "@any", output: report })).output.degrees);
-  const wrong = { model, prompt: "@hello", topP: 9, maxRetries: 0 };
+  const wrong = { ...plain, topP: 9, maxRetries: 0 };
   await told(`${name} error`, TOP_P, async () => (await generateText(wrong)).text);
 }
 await told("vectors", WIDTH, async () => (await embed({ model: openai.embedding("embedder"), value: "a" })).embedding.length);
