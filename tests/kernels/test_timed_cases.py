@@ -92,16 +92,21 @@ def test_latents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores and slots are made."""
-    for name, value in (("CHOOSING", (2,)), ("CHOSEN_OF", (24, 48))):
+    """Scores and slots are made, also of parts where there may be more positions than there are."""
+    monkeypatch.setattr(latents.indexer, "UNDIVIDED", 48)
+    for name, value in (("CHOOSING", (2,)), ("CHOSEN_OF", ((24, 24), (48, 48), (48, 96)))):
         monkeypatch.setattr(latents, name, value)
-    for case in latents.choices(torch.device(DEVICE), (latents.Choice("a toy", 4, 16, 24, 16),), torch.float32):
+    toys = (latents.Choice("a toy", 4, 16, 24, 16),)
+    cases = list(latents.choices(torch.device(DEVICE), toys, torch.float32))
+    assert len({case.shape for case in cases}) == len(cases) == 3
+    for case, counted in zip(cases, (0, 0, 4), strict=True):
         with captured(latents.indexer) as launches:
             case.make()()
-        assert [launch.kernel.__name__ for launch in launches] == ["score_kernel", "select_kernel"]
+        names = ["score_kernel", *["digits_kernel"] * counted, "select_kernel"]
+        assert [launch.kernel.__name__ for launch in launches] == names
         for launch in launches:
             launch.replay()
-        slots = launches[1].arguments[4]
+        slots = launches[-1].arguments[4]
         assert slots.shape == (2, 24) and len(slots.unique()) == 48 and 0 <= slots.min() < slots.max() < 128
         assert case.moved > 0 and case.flops > 0
 

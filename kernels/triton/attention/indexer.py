@@ -2,14 +2,15 @@
 
     score of key k_j for query i = Σ_h weight_ih · max(0, q_ih · k_j)     of which the highest `topk` up to i are seen
 Sums are float32. `score_kernel` writes scores as integers in the order of scores, a program for each query and part of
-its keys. `select_kernel`, with a program for each query, finds the smallest of them that counts, eight bits at a time
-from the highest on, by how many have which bits there; of those that are just this the first count. It writes the slots
-of what is seen in the order of positions, so that attention over them (paged_decode, in blocks of one token) has the
-same sums each time. Of queries that see no more than `topk` all are seen, and nothing is scored.
+its keys. The slots of those that count are written by selection.py's kernels in the order of positions, so that
+attention over them (paged_decode, in blocks of one token) has the same sums each time. Of queries that see no more than
+`topk` all are seen, and nothing is scored.
 
 Keys [blocks, 1, block_size, dim] lie beside the latents, found by the same block table. Grids follow from shapes alone,
-and lengths are read on the device: a graph captures both kernels for any lengths. Scores take 4 bytes for each query
-and position that there may be, so that where queries are many, some are chosen for at a time.
+and lengths are read on the device: a graph captures all kernels for any lengths. Scores take 4 bytes for each query
+and position that there may be, so that where queries are many, some are chosen for at a time. Where positions may be
+many, several programs choose for a query, the more the fewer queries there are; which kernels are compiled follows from
+the former alone, so that no step meets one that is new.
 
 Compiled ahead of time and checked in the interpreter; not run on a GPU yet, so sizes of tiles are computed, not
 measured. Knows tensors only.
@@ -27,6 +28,7 @@ from torch import Tensor
 from ...checked import once_for_each_form
 from ...pages import DTYPES
 from .decode_launch import NARROW, is_narrow
+from .selection import DIGITS, STATE, VALUES, digits_kernel, select_kernel
 from .tiles import INTERPRETED, fetch, place
 
 SCORED = 1 << 26  # scores that are there at a time: 256 MiB
@@ -34,8 +36,9 @@ PARTS, LEAST = 128, 512  # in which a query's keys are divided at most, and posi
 MOST_HEADS, WIDEST = 128, 256  # of an indexer: its queries stay in shared memory
 STEP = 16  # of how many queries at a time, so that views of them begin at multiples of 16 bytes
 SUMS = 2048  # bytes of shared memory beside queries and keys, at most
-LANES = 2048  # scores that `select_kernel` looks at together
-SIGN = tl.constexpr(-(1 << 31))
+LANES = 2048  # scores that a program chooses from together
+UNDIVIDED = 16384  # positions up to which one program chooses for a query: five launches take as long
+CHOOSERS, MOST_CHOOSERS = 384, 128  # programs that choose, three a multiprocessor; and of one query
 REST = tl.constexpr((1 << 31) - 1)  # all bits but the sign
 
 
@@ -82,71 +85,6 @@ def score_kernel(
         tl.store(scores + token * scores_row + positions, bits ^ ((bits >> 31) & REST), mask=there)
 
 
-@triton.jit
-def slots_of(table, positions, there, BLOCK_SIZE: tl.constexpr):
-    """Where positions are kept."""
-    block = tl.load(table + positions // BLOCK_SIZE, mask=there, other=0)
-    return block * BLOCK_SIZE + positions % BLOCK_SIZE
-
-
-@triton.jit
-def whole(length):
-    """Up to where scores are read, at 16 bytes a time: a row of them has a multiple of as many numbers."""
-    return tl.cdiv(length, 16) * 16
-
-
-@triton.jit
-def cut_of(scores, length, LANES: tl.constexpr, TOPK: tl.constexpr):
-    """(the smallest score that counts, in the order of unsigned numbers; how many that are just this count)."""
-    cut, known, wanted = length * 0, length * 0, length * 0 + TOPK
-    numbers, bound = tl.arange(0, 256), whole(length)
-    for turn in range(4):
-        shift = 24 - 8 * turn
-        counts = tl.zeros([256], tl.int32)
-        for start in range(0, length, LANES):
-            at = start + tl.arange(0, LANES)
-            bits = tl.load(scores + at, mask=at < bound, other=0) ^ SIGN
-            alike = (at < length) & (((bits ^ cut) & known) == 0)
-            counts += tl.histogram((bits >> shift) & 255, 256, mask=alike)
-        upwards = tl.sum(counts, 0) - tl.cumsum(counts, 0) + counts
-        digit = tl.max(tl.where(upwards >= wanted, numbers, 0), 0)
-        wanted -= tl.sum(tl.where(numbers > digit, counts, 0), 0)
-        cut, known = cut | (digit << shift), known | (255 << shift)
-    return cut, wanted
-
-
-@triton.jit(do_not_specialize=["table_row"], do_not_specialize_on_alignment=["table", "owners", "lengths", "slots"])
-def select_kernel(
-    scores, table, owners, lengths, slots, table_row, scores_row,
-    BLOCK_SIZE: tl.constexpr, LANES: tl.constexpr, TOPK: tl.constexpr,
-):  # fmt: skip
-    """What one query sees."""
-    token = tl.program_id(0).to(tl.int64)
-    length = tl.load(lengths + token)
-    own = table + tl.load(owners + token).to(tl.int64) * table_row
-    target = slots + token * TOPK
-    if length <= TOPK:
-        for start in range(0, length, LANES):
-            at = start + tl.arange(0, LANES)
-            tl.store(target + at, slots_of(own, at, at < length, BLOCK_SIZE), mask=at < length)
-    else:
-        source = scores + token * scores_row
-        cut, wanted = cut_of(source, length, LANES, TOPK)
-        cut = cut ^ SIGN
-        before, tied = length * 0, length * 0
-        for start in range(0, length, LANES):
-            at = start + tl.arange(0, LANES)
-            there = at < length
-            score = tl.load(source + at, mask=at < whole(length), other=0)
-            tie = (there & (score == cut)).to(tl.int32)
-            first = (tie > 0) & (tied + tl.cumsum(tie, 0) <= wanted)
-            seen = (there & (score > cut)) | first
-            number = seen.to(tl.int32)
-            tl.store(target + before + tl.cumsum(number, 0) - number, slots_of(own, at, seen, BLOCK_SIZE), mask=seen)
-            before += tl.sum(number, 0)
-            tied += tl.sum(tie, 0)
-
-
 def choose_tokens(queries: Tensor, weights: Tensor, keys: Tensor, table: Tensor, chosen: ChosenTokens) -> None:
     """Write `slots` of `chosen`, as many of each query as `counts` says.
 
@@ -159,21 +97,41 @@ def choose_tokens(queries: Tensor, weights: Tensor, keys: Tensor, table: Tensor,
     tokens, block_size, longest = len(queries), keys.shape[2], table.shape[1] * keys.shape[2]
     topk = chosen.slots.shape[1]
     options, launched = configuration(queries, keys, longest, topk)
-    shared = {"BLOCK_SIZE": block_size, "TOPK": topk}
     each = min(tokens, max(1, SCORED // longest // STEP) * STEP)
     scores = torch.empty(each, longest, dtype=torch.int32, device=queries.device)
     for first in range(0, tokens, each):
         some = slice(first, first + each)
-        owners, lengths, _, slots = (part[some] for part in chosen)
-        count = len(lengths)
-        score_kernel[count, triton.cdiv(longest, options["PART"])](
-            queries[some], weights[some], keys, table, owners, lengths, scores, *queries.stride()[:2],
+        part = ChosenTokens(*(whole[some] for whole in chosen))
+        score_kernel[len(part.lengths), triton.cdiv(longest, options["PART"])](
+            queries[some], weights[some], keys, table, part.owners, part.lengths, scores, *queries.stride()[:2],
             weights.stride(0), keys.stride(0), keys.stride(2), table.stride(0), longest,
-            **options, **shared, **launched,
+            **options, BLOCK_SIZE=block_size, TOPK=topk, **launched,
         )  # fmt: skip
-        select_kernel[(count,)](
-            scores, table, owners, lengths, slots, table.stride(0), longest, LANES=LANES, **shared, num_warps=8
-        )
+        select_slots(scores, table, block_size, part)
+
+
+def select_slots(scores: Tensor, table: Tensor, block_size: int, chosen: ChosenTokens) -> None:
+    """Write `slots` of `chosen`, by scores in the order of integers, int32 [as many or more, positions of a row]."""
+    (count, topk), longest = chosen.slots.shape, scores.shape[1]
+    options: dict[str, Any] = {"LANES": LANES, "TOPK": topk, "num_warps": 8}
+    parts = parts_of(count, longest)
+    counts = states = scores
+    if longest > UNDIVIDED:
+        counts = torch.empty(2, count, parts, VALUES.value, dtype=torch.int32, device=scores.device)
+        states = torch.empty(count, parts, STATE.value, dtype=torch.int32, device=scores.device)
+        for turn in range(DIGITS):
+            digits_kernel[count, parts](scores, chosen.lengths, counts, states, turn, longest, **options)
+    select_kernel[count, parts](
+        scores, table, chosen.owners, chosen.lengths, chosen.slots, counts, states, table.stride(0), longest,
+        BLOCK_SIZE=block_size, DIVIDED=longest > UNDIVIDED, **options,
+    )  # fmt: skip
+
+
+def parts_of(queries: int, longest: int) -> int:
+    """Programs that choose for each of so many queries of up to so many positions."""
+    if longest <= UNDIVIDED:
+        return 1
+    return max(1, min(CHOOSERS // queries, MOST_CHOOSERS, -(-longest // LANES)))
 
 
 def has_room(heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:

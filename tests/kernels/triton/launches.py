@@ -65,13 +65,15 @@ def launch_rotary_of_few_models(module: Any, dtype: torch.dtype) -> None:
 
 
 def launch_attention_indexer(module: Any, every: bool) -> None:
-    """DeepSeek V3.2 and GLM-5, in blocks of two sizes."""
+    """DeepSeek V3.2 and GLM-5, in blocks of two sizes, for long texts and short ones."""
     kinds = (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,)
     for dtype, heads, block in itertools.product(kinds, (64, 32) if every else (64,), (16, 128) if every else (32,)):
         queries, weights = torch.empty(2, heads, 128, dtype=dtype), torch.empty(2, heads)
         keys, numbers = torch.empty(3, 1, block, 128, dtype=dtype), torch.zeros(3, 2, dtype=torch.int32)
         chosen = module.ChosenTokens(*numbers, torch.zeros(2, 2048, dtype=torch.int32))
-        module.choose_tokens(queries, weights, keys, torch.zeros(2, 163840 // block, dtype=torch.int32), chosen)
+        for longest in (163840, 8192):
+            table = torch.zeros(2, longest // block, dtype=torch.int32)
+            module.choose_tokens(queries, weights, keys, table, chosen)
 
 
 def launch_linear_gemv(module: Any, every: bool) -> None:

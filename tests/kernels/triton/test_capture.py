@@ -84,6 +84,13 @@ def choose(memory: Memory) -> None:
     indexer.choose_tokens(memory["queries"], memory["weights"], memory["keys"], memory["blocks"], chosen)
 
 
+def choose_in_parts(memory: Memory) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexer, "UNDIVIDED", 0)
+        patch.setattr(indexer, "LANES", 16)
+        choose(memory)
+
+
 def rotary_memory(batch: int) -> Memory:
     slots = (integers(5, 40, 17, 0, dtype=torch.int64), integers(-1, 3, -1, 30, dtype=torch.int64))[batch]
     keys, values = torch.zeros(2, 3, 2, BLOCK, 32)
@@ -168,6 +175,7 @@ WRAPPERS = {
     "paged_decode, divided": Wrapper(paged_decode, attention_memory, lambda memory: decode(memory, 2)),
     "paged_prefill": Wrapper(paged_prefill, attention_memory, prefill),
     "choose_tokens": Wrapper(indexer, choosing_memory, choose),
+    "choose_tokens, divided": Wrapper(indexer, choosing_memory, choose_in_parts),
     "rotate_and_write": Wrapper(rotary_kv, rotary_memory, rotate),
     "rms_norm": Wrapper(rms_norm, matrices, lambda m: rms_norm.rms_norm(m["x"], m["gain"], 1e-5, m["out"])),
     "add_rms_norm": Wrapper(

@@ -52,7 +52,8 @@ class Choice:
 
 CHOICES = (Choice("a toy", 4, 16, 24, 16),) if TINY else (Choice("DeepSeek-V3.2", 64), Choice("GLM-5", 32))
 CHOOSING = (1,) if TINY else (1, 32)  # rows
-CHOSEN_OF = (64,) if TINY else (8192, 32768, 131072)  # positions
+# Positions, and of how many there may be: of many several programs choose.
+CHOSEN_OF = ((64, 64),) if TINY else ((8192, 8192), (8192, 131072), (32768, 32768), (131072, 131072))
 TOY = Latents("a toy", 4, 32, 16, 16)
 MODELS = (TOY,) if TINY else (Latents("DeepSeek-V2-Lite", 16), Latents("DeepSeek-V3", 128))
 DTYPE = torch.float32 if TINY else torch.bfloat16
@@ -126,17 +127,18 @@ def choices(device: torch.device, models: tuple[Choice, ...] = CHOICES, dtype: t
     """Which tokens queries see."""
     for model in models:
         for batch in CHOOSING:
-            for context in CHOSEN_OF:
-                yield choice(device, model, batch, context, dtype)
+            for context, longest in CHOSEN_OF:
+                yield choice(device, model, batch, context, longest, dtype)
 
 
-def choice(device: torch.device, model: Choice, batch: int, context: int, dtype: torch.dtype) -> Case:
+def choice(device: torch.device, model: Choice, batch: int, context: int, longest: int, dtype: torch.dtype) -> Case:
     """For one token of each of `batch` rows: keys are read and slots written at least, scores are neither."""
 
     def make() -> Call:
         needed = -(-context // model.block_size)
         keys = torch.empty(batch * needed, 1, model.block_size, model.dim, dtype=dtype, device=device).normal_()
-        table = torch.randperm(batch * needed, device=device).int().view(batch, needed)
+        table = torch.zeros(batch, -(-longest // model.block_size), dtype=torch.int32, device=device)
+        table[:, :needed] = torch.randperm(batch * needed, device=device).view(batch, needed)
         queries = torch.randn(batch, model.heads, model.dim, device=device).to(dtype)
         weights = torch.randn(batch, model.heads, device=device)
         rows = torch.arange(batch, dtype=torch.int32, device=device)
@@ -146,7 +148,7 @@ def choice(device: torch.device, model: Choice, batch: int, context: int, dtype:
         return lambda: indexer.choose_tokens(queries, weights, keys, table, chosen)
 
     moved = batch * (context * model.dim * dtype.itemsize + 4 * model.topk)
-    shape = f"{model.name}, {model.heads} heads, {model.topk} of {batch} x {context}"
+    shape = f"{model.name}, {model.heads} heads, {model.topk} of {batch} x {context} of up to {longest}"
     return Case("choice of tokens", shape, make, moved, 2 * batch * context * model.heads * model.dim)
 
 

@@ -64,6 +64,7 @@ SETUPS: dict[str, dict[str, Any]] = {  # tables of a width that is no multiple o
     "varied": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": VARIED, "graphs": True},
     "latents": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": LATENTS, "graphs": True},
     "chosen": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": CHOSEN, "graphs": True},
+    "chosen in parts": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": CHOSEN, "graphs": True},
     "chunks": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": CHUNKS, "graphs": True},
     "fused": {"rows": 12, "length": 1030, "block_size": 32, "tokens": 40, "changes": {}, "graphs": True},
     "experts": {"rows": 19, "length": 1030, "block_size": 16, "tokens": 300, "changes": EXPERTS, "graphs": False},
@@ -102,8 +103,9 @@ def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]]
     """Chunks and decoding mixed at random, rows that want penalties, biases, masks and logprobs among them."""
     before, after = counted[setup]["before"], counted[setup]["after"]
     attention = {"_decode", "_merge", "_prefill", "_merge_tokens"}
-    if setup == "chosen":
+    if setup.startswith("chosen"):
         attention = {"_decode", "_merge", "score_kernel", "select_kernel"}
+        assert ("digits_kernel" in before) == (setup == "chosen in parts")
     if setup == "stored":
         assert {"stored_linear_kernel", "decode_kernel"} <= set(before)
     assert ("key_kernel" in before) == (setup in GROUPS)
@@ -229,10 +231,13 @@ def prompts(rows: int, length: int, adapters: int) -> Iterator[Sequence]:
 
 
 def traffic(names: list[str], setup: dict[str, Any], drafts: int) -> dict[str, list[str]]:
+    from actorserve.kernels.triton.attention import indexer
+
     from ..test_runner import GpuDriver
 
     for kernel in all_kernels():
         kernel.device_caches.clear()
+    indexer.UNDIVIDED = 512 if setup is SETUPS["chosen in parts"] else 16384
     compile_first(names, setup, drafts)
     before = names.copy()
     names.clear()
