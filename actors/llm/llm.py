@@ -37,6 +37,7 @@ from .link import HostLink
 from .methods.administration import AdministrationMethods
 from .methods.beam_search import BeamSearchMethods
 from .methods.chats import ChatMethods
+from .methods.engine_facts import EngineFactsMethods
 from .methods.enqueued import EnqueuedMethods
 from .methods.metrics import MetricsMethods
 from .methods.pooling_models import PoolingMethods
@@ -48,7 +49,15 @@ from .settings import make_settings, read_options
 from .streaming.engine_args import EngineArgs
 
 
-class LLM(EnqueuedMethods, ChatMethods, PoolingMethods, BeamSearchMethods, AdministrationMethods, MetricsMethods):
+class LLM(
+    EnqueuedMethods,
+    ChatMethods,
+    PoolingMethods,
+    BeamSearchMethods,
+    AdministrationMethods,
+    MetricsMethods,
+    EngineFactsMethods,
+):
     """One set of actors with one model. `options` are those of `actorserve launch`, by their names with underscores.
     `in_process`: the actors are objects of this process and take turns in one thread, so that a breakpoint stops all.
 

@@ -175,12 +175,15 @@ class ChatRequest(GenerationFields, kw_only=True):
     safe_prompt: bool | None = None
     prompt_mode: Literal["reasoning"] | None = None
 
+    lora_path: str | None = None  # SGLang's: the adapter, whatever `model` says
+
     functions: list[msgspec.Raw] | None = None  # ToolFunction; what tools were before (functions.py)
     function_call: Literal["none", "auto"] | NamedFunction | None = None
 
     def __post_init__(self) -> None:
         """Names of Mistral and others for what is called otherwise here."""
         super().__post_init__()
+        self.model = self.lora_path or self.model
         if self.tool_choice == "any":
             self.tool_choice = "required"
         if self.seed is None:
@@ -207,6 +210,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions."""
 
     return_hidden_states: bool | None = None  # SGLang's: of the last token that was computed
+    lora_path: str | None = None  # SGLang's: the adapter, whatever `model` says
     prompt: str | list[str | int | list[int]] | None = None
     max_tokens: Annotated[int | None, Range(NO_LIMIT)] = None  # 0, with echo, for those who want its logprobs only
     logprobs: Annotated[int | bool | None, Logprobs] = None
@@ -215,6 +219,11 @@ class CompletionRequest(GenerationFields, kw_only=True):
     suffix: str | None = None
     prompt_embeds: str | list[str] | None = None  # tensors as torch.save writes them, in base64
     session_params: SessionParams | None = None
+
+    def __post_init__(self) -> None:
+        """The name that SGLang's clients have for an adapter."""
+        super().__post_init__()
+        self.model = self.lora_path or self.model
 
 
 class TokensRequest(CompletionRequest, kw_only=True):

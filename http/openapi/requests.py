@@ -32,7 +32,7 @@ from ..generation.fields.ranges import (
     TOKEN,
 )
 from ..generation.fields.sampling import COMPLETION_MAX_TOKENS
-from ..generation.fields.unsupported import NOT_BUILT, OF_COMPLETIONS, OF_MESSAGES, OF_RESPONSES
+from ..generation.fields.unsupported import NOT_BUILT, OF_COMPLETIONS, OF_MESSAGES, OF_OPENAI, OF_RESPONSES
 from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, THINKING, TOOL_NAME
 from ..generation.structured_output import FORMATS, OPTIONS, OUTPUTS
 from ..openai.responses.schemas import ResponsesRequest
@@ -107,6 +107,7 @@ def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, S
             (name in OF_COMPLETIONS and kind in (CompletionRequest, SglangGenerateRequest))
             or (name in OF_MESSAGES and issubclass(kind, CountRequest))
             or (name in OF_RESPONSES and kind is ResponsesRequest)
+            or (name in OF_OPENAI and issubclass(kind, ChatRequest | CompletionRequest))
             or (name in FUNCTIONS and issubclass(kind, ChatRequest))
         )
         if name in NOT_BUILT and not built:

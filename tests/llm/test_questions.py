@@ -68,3 +68,11 @@ def test_metrics_are_vllms_by_its_names(llm: LLM) -> None:
 
 def test_workers_are_counted(llm: LLM) -> None:
     assert llm.get_world_size() == llm.get_world_size(include_dp=False) == 1
+
+
+def test_the_model_is_read_by_vllms_names(llm: LLM) -> None:
+    about = llm.llm_engine.model_config
+    assert about is llm.model_config and about.max_model_len == llm.engine.model.max_model_len
+    assert about.get_vocab_size() == about.hf_config.vocab_size == about.hf_text_config.vocab_size
+    assert about.architecture in about.hf_config.architectures
+    assert about.tokenizer == about.model and about.served_model_name == "actorserve-demo"

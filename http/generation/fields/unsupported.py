@@ -34,6 +34,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 YET = " by this server yet."
 ELSEWHERE_MADE = {  # what does the same
+    **dict.fromkeys(sglang.MEDIA, " here: /generate takes it, and chats have it among their messages."),
     "return_hidden_states": " here: chat, completions and /generate tell them, with --enable-return-hidden-states, and"
     " of a model that pools /pooling, with the task token_embed.",
     "inputs": ": these are OpenAI's conversations, which keep items; POST /v1/responses answers in one.",
@@ -142,6 +143,7 @@ OF_COMPLETIONS = frozenset({"session_params"})
 OF_TOKENS = frozenset({"post_sampling_probs"})
 OF_MESSAGES = frozenset({"context_management"})
 OF_RESPONSES = frozenset({"conversation"})
+OF_OPENAI = frozenset({"lora_path"})
 OF_CHATS = frozenset(
     {"mm_processor_kwargs", "media_io_kwargs", "functions", "function_call"}
 )  # which are built for these alone
@@ -189,6 +191,7 @@ def check_built(request: msgspec.Struct, built: Container[str] = ()) -> None:
             and not (field in OF_TOKENS and isinstance(request, TokensRequest))
             and not (field in OF_MESSAGES and isinstance(request, CountRequest))
             and not (field in OF_RESPONSES and isinstance(request, ResponsesRequest))
+            and not (field in OF_OPENAI and isinstance(request, ChatRequest | CompletionRequest))
             and _asks(getattr(request, field), NOT_BUILT[field])
         ):
             raise bad_request(f"{field} is not supported{ELSEWHERE_MADE.get(field, YET)}", field)
@@ -212,7 +215,7 @@ def _passed_over(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, obje
 @cache
 def _unheeded(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """Their names."""
-    names = {*NOT_BUILT, *OF_SAMPLING}
+    names = {*NOT_BUILT, *OF_SAMPLING, *sglang.MEDIA}
     if kind in INSTEAD:
         names |= {*ChatRequest.__struct_fields__} - LABELS
     if kind is ConversationRequest:

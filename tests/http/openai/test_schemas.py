@@ -20,6 +20,7 @@ from actorserve.http.generation.fields.unsupported import (
     ELSEWHERE_MADE,
     NOT_BUILT,
     OF_CHATS,
+    OF_OPENAI,
     OF_SAMPLING,
     YET,
     check_built,
@@ -193,7 +194,8 @@ def of_chat(kind: type[msgspec.Struct]) -> bool:
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_what_is_not_built_is_refused_by_name(kind: type[msgspec.Struct]) -> None:
-    for field in {*NOT_BUILT} - (OF_CHATS if kind is ChatRequest else set()):
+    own = OF_CHATS if kind is ChatRequest else frozenset[str]()
+    for field in {*NOT_BUILT} - own - (OF_OPENAI if kind in (ChatRequest, CompletionRequest) else frozenset()):
         declared = field in kind.__struct_fields__
         for value in ASKING.get(field, [{"a": 1}, "a", 1, True]) if of_chat(kind) or not declared else ():
             error = refusal(reading, kind, **{field: value})
@@ -216,6 +218,25 @@ def test_what_is_drawn_otherwise_is_refused_where_it_is_not_read(field: str) -> 
             read(kind, body_of(**prompt, **{field: nothing}))
         error = refusal(read, kind, body_of(**prompt, **{field: 0.5}))
         assert (error.status, error.param, error.message) == (400, field, f"{field} is not supported here.")
+
+
+@pytest.mark.parametrize("field", ["image_data", "video_data", "audio_data"])
+def test_what_is_shown_in_sglangs_way_is_refused_where_it_is_not_read(field: str) -> None:
+    """Its clients send it to completions, too, and these were answered as if it was not there."""
+    for kind in (ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest):
+        reading(kind, **{field: None}), reading(kind, **{field: []})
+        error = refusal(reading, kind, **{field: ["data:image/png;base64,AA"]})
+        assert (error.status, error.param) == (400, field) and "/generate takes it" in error.message
+    read(SglangGenerateRequest, body_of(text="hi", **{field: ["data:image/png;base64,AA"]}))
+
+
+@pytest.mark.parametrize("kind", [ChatRequest, CompletionRequest])
+def test_an_adapter_by_sglangs_name(kind: type[msgspec.Struct]) -> None:
+    for model in (None, "base", "mine"):
+        assert reading(kind, model=model, lora_path="mine").model == "mine"  # type: ignore[attr-defined]
+    for nothing in (None, ""):
+        assert reading(kind, model="base", lora_path=nothing).model == "base"  # type: ignore[attr-defined]
+    assert refusal(reading, kind, lora_path=["mine"]).param == "lora_path"
 
 
 INSIDE: list[tuple[type[msgspec.Struct], dict[str, Any], str]] = [

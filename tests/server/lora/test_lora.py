@@ -43,6 +43,13 @@ def test_all_kinds_at_once_are_what_peft_says(scene: Scene) -> None:
     assert len(said) == len(scene.paths)
 
 
+def test_an_adapter_by_sglangs_name(scene: Scene) -> None:
+    answer = scene.ask("base", lora_path="rslora")
+    assert answer["model"] == "rslora" and answer["choices"][0]["token_ids"] == scene.wanted("rslora")
+    missing = scene.post("/v1/completions", body("base") | {"lora_path": "nobody"})
+    assert missing.status_code == 404 and "nobody" in missing.json()["error"]["message"]
+
+
 def test_a_prefix_of_one_adapter_is_none_of_another(scene: Scene) -> None:
     """The prompt fills blocks. What another adapter has computed of it would be found, and other words come of it; so
     it would be if an adapter took another's place under the same name.
