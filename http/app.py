@@ -37,7 +37,7 @@ def make_app(engine: ServerEngine, settings: Settings, more: Sequence[Middleware
     app[ROOT] = settings.root_path
     app[GO_ON] = api.responses.going_on()
     app[DRAIN] = apis.drain
-    app.on_shutdown.append(api.page.end)
+    app.on_shutdown.extend((api.page.end, api.loading.news.end))
     for route in ROUTES:
         if option := route.off_by(settings.off):
             _add(app, route, _refusing(option))

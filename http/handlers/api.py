@@ -15,10 +15,12 @@ from ..anthropic.requests import prompt_of
 from ..anthropic.schemas import CountRequest
 from ..cohere.about import endpoints, model_of
 from ..errors import bad_request
+from ..generation.fields.decoding import decode_query
 from ..generation.fields.depth import check_depth
 from ..generation.fields.unsupported import read
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
 from ..llamacpp.about import listed, meta, status, unserved
+from ..llamacpp.schemas import ModelsQuery
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..openai.mistral import is_mistrals, model_fields
 from ..pooling.prepare import check_generates
@@ -204,17 +206,20 @@ class Api:
     # --- models -----------------------------------------------------------------------------------------
 
     async def models(self, request: web.Request) -> web.Response:
+        asked = decode_query(ModelsQuery, request.query)
         named = [(name, one) for one in self.settings.all_models for name in one.served]
         named += [(adapter.name, self.settings) for adapter in self.settings.adapters.all()]
         if (account := request.get(ACCOUNT)) is not None:
             named = [(name, one) for name, one in named if account.may_ask_for(name)]
-        if (endpoint := request.query.get("endpoint")) is not None:
+        if (endpoint := asked.endpoint) is not None:
             named = [(name, one) for name, one in named if endpoint in endpoints(one)]
         cards = [await self._card(request, name, one) for name, one in named]
         models = [listed(name, one, await one.card()) for name, one in named]
         if endpoint is None:
-            failed = self.settings.catalog.unserved.items()
-            found = [unserved(name, why, self.settings.created) for name, why in failed]
+            failed = dict(self.settings.catalog.unserved)
+            if asked.reload:
+                failed |= await self.engine.administration.models_found_since()
+            found = [unserved(name, why, self.settings.created) for name, why in failed.items()]
             cards += [card for card in found if account is None or account.may_ask_for(card["id"])]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]} if cards else {}
         return json_response({"object": "list", "data": cards, "models": models, **ends, "has_more": False})

@@ -2,17 +2,14 @@
 
 The files are open to all; they hold nothing. The statistics ask for a key where there are keys, and for a Host that is
 this server's: a page of elsewhere whose name was made to lead here (DNS rebinding) sends its own. They are read from
-shared memory by the frontend alone, at most once every PERIOD_S for all who watch; a watcher that does not read is told
-less, and at the end cut off. Watching is no request that a drain waits for.
+shared memory by the frontend alone, at most once every PERIOD_S for all who watch.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import ipaddress
 import socket
-import time
 from functools import cached_property
 from urllib.parse import urlsplit
 
@@ -20,10 +17,11 @@ import msgspec
 from aiohttp import hdrs, web
 
 from ..dashboard.files import FOLDER, TYPES
-from ..errors import ApiError, overloaded
+from ..errors import ApiError
 from ..generation.job import Engine
 from ..middleware.edge import ALL, allows_origin
 from ..settings import Settings, printable
+from ..transport.watch import Watch, WatchLimits
 
 PERIOD_S = 0.5
 STALL_S = 30.0  # what a watcher gets to take something
@@ -70,18 +68,14 @@ class Page:
         self._engine = engine
         self._hosts = own_hosts(settings)
         self._origins = frozenset(settings.allowed_origins) - {ALL}
-        self._watchers = 0
+        self._watch = Watch(EVENTS, "pages watch this frontend already. Close one of them.")
+        self.end = self._watch.end
         self._event = b""
         self._made = -PERIOD_S
 
     @cached_property
     def _files(self) -> dict[str, PageFile]:
         return {name: PageFile(name) for name in TYPES}
-
-    @cached_property
-    def _over(self) -> asyncio.Future[None]:
-        """The server ends: so does every stream."""
-        return asyncio.get_running_loop().create_future()
 
     async def index(self, request: web.Request) -> web.StreamResponse:
         return self._files["index.html"].answer(request)
@@ -98,29 +92,7 @@ class Page:
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events until the client goes, stops reading, or the server ends."""
         self._check_place(request)
-        if self._watchers >= MOST_WATCHERS:
-            raise overloaded(f"{MOST_WATCHERS} pages watch this frontend already. Close one of them.")
-        self._watchers += 1
-        try:
-            return await self._stream(request)
-        finally:
-            self._watchers -= 1
-
-    async def _stream(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers=EVENTS)
-        if request.version < (1, 1):
-            response.force_close()
-        await response.prepare(request)
-        taken = time.monotonic()  # when the client had taken all that was said
-        while (transport := request.transport) is not None and not self._over.done():
-            now = time.monotonic()
-            if not transport.get_write_buffer_size():
-                taken = now
-                await response.write(self._event_of(now))
-            elif now - taken > STALL_S:
-                transport.abort()
-            await asyncio.wait([self._over], timeout=PERIOD_S)
-        return response
+        return await self._watch.stream(request, self._event_of, WatchLimits(PERIOD_S, STALL_S, MOST_WATCHERS))
 
     def _event_of(self, now: float) -> bytes:
         """The event of this moment, the same for all who watch."""
@@ -128,10 +100,6 @@ class Page:
             self._event = b"data: %s\n\n" % msgspec.json.encode(self._engine.page_figures())
             self._made = now
         return self._event
-
-    async def end(self, app: web.Application) -> None:
-        if not self._over.done():
-            self._over.set_result(None)
 
     # --- who may watch -------------------------------------------------------------------------------------------
 

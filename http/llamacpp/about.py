@@ -31,6 +31,12 @@ def unserved(name: str, why: str, created: int) -> dict[str, Any]:
     }
 
 
+def news(name: str, told: dict[str, Any]) -> dict[str, Any]:
+    """Of /models/sse: how it stands with a model now. `told`: its `status`."""
+    data = {"status" if key == "value" else key: value for key, value in told.items()}
+    return {"model": name, "event": "model_status", "data": data}
+
+
 def status(state: str, why: str) -> dict[str, Any]:
     """How it stands with a model. `why`: it could not be loaded the last time."""
     failed = {"failed": True, "exit_code": 1, "message": why} if why and state == "unloaded" else {}

@@ -100,8 +100,21 @@ class AutoloadQuery(msgspec.Struct):
     autoload: bool | None = None  # is one loaded that is not? None: as --models-autoload says
 
 
+class ModelsQuery(msgspec.Struct):
+    """Of /v1/models."""
+
+    endpoint: str | None = None  # Cohere's: only those that do this
+    reload: bool = False  # also those that have come to where models are looked for since the server's start
+
+
+class LlamaModelQuery(msgspec.Struct):
+    """DELETE /models."""
+
+    model: str = ""
+
+
 class LlamaModel(msgspec.Struct):
-    """POST /models/load and /models/unload."""
+    """POST /models, /models/load and /models/unload."""
 
     model: str
 

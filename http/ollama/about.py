@@ -22,12 +22,17 @@ async def tags(settings: Settings) -> Object:
     return {"models": [entry(name, card) | {"modified_at": _modified(card)} for name, card in cards]}
 
 
-async def running(settings: Settings, is_loaded: Callable[[int], bool]) -> Object:
-    """GET /api/ps. `is_loaded`: is the model of this number in memory?"""
-    beside = {"expires_at": NEVER, "size_vram": 0}
+async def running(settings: Settings, is_loaded: Callable[[int], bool], is_leaving: Callable[[int], bool]) -> Object:
+    """GET /api/ps. `is_loaded`: is the model of this number in memory? `is_leaving`: is it unloaded once what it has
+    begun has ended, as where another is asked for and there is no place for both? That is past, by which clients say
+    that it stops.
+    """
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     return {
         "models": [
-            entry(name, await one.card()) | beside | {"context_length": one.max_model_len}
+            entry(name, await one.card())
+            | {"expires_at": now if is_leaving(one.model) else NEVER, "size_vram": 0}
+            | {"context_length": one.max_model_len}
             for one in settings.all_models
             if is_loaded(one.model)
             for name in one.served

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -43,6 +43,14 @@ class LlamaPart(msgspec.Struct, kw_only=True):
 
 class LlamaSuccess(Said):
     success: bool
+
+
+class LlamaNews(Said):
+    """An event of /models/sse."""
+
+    model: str
+    event: Literal["model_status"]
+    data: Object
 
 
 class LlamaProps(msgspec.Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..generation.trail import GoOnRequest
+from ..llamacpp.schemas import ModelsQuery
 from ..openai.derendering import DerenderChatRequest, DerenderCompletionRequest
 from ..openai.mistral import FimRequest
 from ..openai.schemas import (
@@ -177,7 +178,15 @@ COMPLETIONS: tuple[Route, ...] = (
         query=ModelQuery,
         statuses=MODEL,
     ),
-    Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),
+    Route(
+        "get",
+        "/v1/models",
+        "models",
+        "The models by their names",
+        answers.ModelList,
+        query=ModelsQuery,
+        statuses=(400,),
+    ),
     Route("get", "/v1/models/{model:.+}", "model", "One model", answers.ModelCard, statuses=MODEL),
     Route(
         "post",

@@ -33,6 +33,8 @@ class FakeAdministration:
         self.loads: list[EngineLoad] = []
         self.unloaded: set[int] = set()
         self.load_problems: dict[int, str] = {}
+        self.leaving: set[int] = set()
+        self.found_since: dict[str, str] = {}
 
     async def unload_model(self, model: int) -> None:
         self.unloaded.add(model)
@@ -45,6 +47,12 @@ class FakeAdministration:
 
     def load_problem(self, model: int) -> str:
         return self.load_problems.get(model, "")
+
+    def is_leaving(self, model: int) -> bool:
+        return model in self.leaving
+
+    async def models_found_since(self) -> dict[str, str]:
+        return self.found_since
 
     async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
         self.sleeps.append((level, mode, refuses, wait_s))

@@ -19,6 +19,7 @@ from actorserve.shm.kv_map.sleep import Part
 
 from ...model.weights.replacement import find_weights
 from ...options.config import ConfigError
+from ...options.serving.models import names_of
 from ...protocol.messages import Message
 from ...protocol.sockets.file_digests import weights_digest
 from ...protocol.topics.administration import (
@@ -40,6 +41,7 @@ from .server_info import ServerInfo
 from .sleep import SleepWatch, load_problem
 
 ASK_S = 120.0  # what a worker gets for what a request needs, deaths included
+SINCE = "it has come since the server's start; the next start serves it"
 PARTS = {"weights": Part.WEIGHTS, "kv_cache": Part.KV}
 
 
@@ -98,6 +100,22 @@ class Administration:
     def load_problem(self, model: int) -> str:
         """Why it could not be loaded when it was asked for last; nothing where it could be."""
         return load_problem(self._context, model)
+
+    def is_leaving(self, model: int) -> bool:
+        """Is it unloaded once what it has begun has ended?"""
+        return self._watch.is_leaving(model)
+
+    async def models_found_since(self) -> dict[str, str]:
+        """By name, those of --models-dir and --models-preset that have come since the start, and why these are not
+        served.
+        """
+        config = self._context.config
+        known = {name for served in self._context.system.models for name in served.config.served_names()}
+        try:
+            names = await asyncio.to_thread(names_of, config.models_dir, config.models_preset)
+        except ConfigError as error:
+            raise bad_request(f"reload: {error}", "reload") from None
+        return dict.fromkeys((name for name in names if name not in known | config.unserved.keys()), SINCE)
 
     def is_sleeping(self) -> bool:
         """Does an engine sleep, or is it to? A model that is loaded once it is asked for does not meanwhile."""

@@ -37,6 +37,10 @@ class SleepWatch:
         """Have all of its engines given it back?"""
         return all(map(self.is_parked, self._models[model].engines))
 
+    def is_leaving(self, model: int) -> bool:
+        """Does one of its engines sleep once what has begun has ended?"""
+        return any(self._words[engine].state.draining for engine in self._models[model].engines)
+
     def refusal(self, model: int) -> ApiError | None:
         """What a request for this model gets that comes now; None where it is taken."""
         if not self._loads and self.is_unloaded(model) and not self.is_on(by_itself=False):

@@ -58,6 +58,17 @@ def with_models(values: Mapping[str, object], warn: Callable[[str], None]) -> Va
     return _among(given, texts)
 
 
+def names_of(folder: str | None, preset: str | None) -> list[str]:
+    """Of all models that there are now."""
+    found = models_of(Path(folder).expanduser(), _pass_over) if folder else {}
+    sections = _read(Path(preset).expanduser(), _pass_over) if preset else {}
+    return [*found, *(name for name in sections if name not in found and name != EVERY)]
+
+
+def _pass_over(text: str) -> None:
+    """What was warned of when the server started."""
+
+
 def _among(given: Values, texts: list[str]) -> Values:
     """The first is MODEL where no other is named."""
     given.setdefault("models_max", MOST_LOADED)

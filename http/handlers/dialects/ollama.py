@@ -179,8 +179,8 @@ class OllamaApi:
         return json_response(_shown(request, await about.tags(self._settings)))
 
     async def running(self, request: web.Request) -> web.Response:
-        state = self._administration.model_state
-        found = await about.running(self._settings, lambda model: state(model) != "unloaded")
+        state, is_leaving = self._administration.model_state, self._administration.is_leaving
+        found = await about.running(self._settings, lambda model: state(model) != "unloaded", is_leaving)
         return json_response(_shown(request, found))
 
     async def show(self, request: web.Request) -> web.Response:

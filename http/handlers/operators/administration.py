@@ -50,6 +50,14 @@ class Administered(Protocol):
     def load_problem(self, model: int) -> str:
         """Why it could not be loaded when it was asked for last; nothing where it could be."""
 
+    def is_leaving(self, model: int) -> bool:
+        """Is it unloaded once what it has begun has ended?"""
+
+    def models_found_since(self) -> Awaitable[dict[str, str]]:
+        """By name, models that are where some are looked for at the start, but have come since, and why these are not
+        served.
+        """
+
     def is_sleeping(self) -> bool:
         """Does it sleep, or is it to?"""
 

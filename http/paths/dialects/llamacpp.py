@@ -89,6 +89,19 @@ LLAMACPP: tuple[Route, ...] = (
         statuses=(400, *MODEL, 503),
         error=answers.LlamaError,
     ),
+    Route(
+        "get",
+        "/models/sse",
+        "loading.watch",
+        "How it stands with models, whenever that changes",
+        event=answers.LlamaNews,
+        ends="",
+        head=False,
+        statuses=(503,),
+        error=answers.LlamaError,
+    ),
+    Route("post", "/models", "loading.add", refuses=True, error=answers.LlamaError),
+    Route("delete", "/models", "loading.remove", refuses=True, error=answers.LlamaError),
     *(
         Route(
             "post",

@@ -9,7 +9,7 @@ import pytest
 
 from actorserve.actors.options.also import loaded_at_start, model_configs, without
 from actorserve.actors.options.config import Config, ConfigError, make_config
-from actorserve.actors.options.serving.models import with_models
+from actorserve.actors.options.serving.models import names_of, with_models
 from actorserve.actors.options.sources import warn
 
 
@@ -132,6 +132,13 @@ def test_the_first_that_is_served_is_model_where_others_are_left_out(folder: Pat
     assert left.speculative_config == model_configs(config)[2].speculative_config is not None
     assert left.kv_cache_memory_fraction == 0.25 and left.models_found == 3
     assert without(config, {4: "why"}).served_names() == ["hub"]
+
+
+def test_the_names_that_there_are_now(folder: Path, tmp_path: Path) -> None:
+    found = preset(tmp_path, "[*]\nc = 5\n[hub]\nc = 100\n[mine]\nmodel = /a\n")
+    assert names_of(str(folder), None) == ["hub", "loose", "parts", "sees", "small-Q4_K_M"]
+    assert names_of(str(folder), found)[-1] == "mine" and names_of(None, found) == ["hub", "mine"]
+    assert names_of(None, None) == []
 
 
 def test_a_preset_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -124,6 +124,25 @@ def test_one_whose_worker_dies_and_that_cannot_be_loaded_anew_sleeps_and_says_wh
     assert text(client, "later") == before
 
 
+def test_one_that_has_come_since_the_start_is_told_of(client: httpx.Client, folder: Path) -> None:
+    (folder / "new").symlink_to(DEMO_FOLDER)
+    assert "new" not in states(client)
+    *_, card = client.get("/models?reload=1").json()["data"]
+    assert card["id"] == "new" and "the next start serves it" in card["status"]["message"]
+
+
+def test_who_watches_is_told_of_loads(client: httpx.Client) -> None:
+    wanted = [("a", "unloaded"), ("b", "loaded")]
+    assert text(client, "a")
+    with client.stream("GET", "/models/sse") as stream:
+        lines = (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: "))
+        assert text(client, "b")
+        seen = {(told["model"], told["data"]["status"]) for told in (next(lines) for _ in wanted)}
+        while not seen.issuperset(wanted):
+            told = next(lines)
+            seen.add((told["model"], told["data"]["status"]))
+
+
 def test_a_model_in_parts_is_loaded(client: httpx.Client) -> None:
     assert text(client, "shards") and loaded(client) == {"shards"}
 
