@@ -118,12 +118,13 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
 
 
 def as_mistral(asked: PreparedRequest) -> PreparedRequest:
-    """The same, with usage in a stream's last event, each call in one event, and thinking in the content."""
-    wants = replace(asked.wants, last_usage=True, usage=asked.wants.continuous_usage)  # no event without a choice
+    """The same, with usage in a stream's last event, each call in one event, and a content that thinking is part of."""
+    counts = asked.wants.continuous_usage  # otherwise no event without a choice
+    wants = replace(asked.wants, last_usage=True, usage=counts, thinking_parts=True)
     make = asked.make_parser
     if make is None:
         return replace(asked, wants=wants)
-    wants = replace(wants, whole_calls=True, thinking_parts=True)
+    wants = replace(wants, whole_calls=True)
     return replace(asked, wants=wants, make_parser=lambda opened, key: JoinedCalls(make(opened, key)))
 
 

@@ -12,6 +12,8 @@ from ..output.answer import Answer, TextFormat, encode, last_state, usage
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
 from .mistral import with_thinking_parts
 
+NO_TEXT = {"content": ""}
+
 
 class ChatAnswer(TextFormat):
     """Of one conversation or several."""
@@ -126,7 +128,7 @@ class ChatAnswer(TextFormat):
         beside, ends = self._beside(news), self._ends(choice) if inside else {"finish_reason": None}
         events = []
         if wants.thinking_parts:
-            deltas = [with_thinking_parts(delta) for delta in deltas]
+            deltas = [NO_TEXT | with_thinking_parts(delta) for delta in deltas]
         for delta in deltas:
             body = {"index": choice.index, "delta": delta, **beside, **ends}
             events.append(self._events.event(choice, encode(body), ended=inside))
@@ -150,7 +152,8 @@ class ChatAnswer(TextFormat):
 
     def _last(self, choice: Choice) -> bytes:
         beside = self._beside(ChoiceUpdate([], [], [], False)) if self._answer.wants.ids else {}
-        body = {"index": choice.index, "delta": last_state(choice), **beside, "logprobs": None, **self._ends(choice)}
+        delta = last_state(choice) | (NO_TEXT if self._answer.wants.thinking_parts else {})
+        body = {"index": choice.index, "delta": delta, **beside, "logprobs": None, **self._ends(choice)}
         return self._events.event(choice, encode(body), ended=True)
 
     def _ends(self, choice: Choice) -> dict[str, Any]:

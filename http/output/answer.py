@@ -55,7 +55,7 @@ class AnswerOptions:
     function: bool = False  # a call is told as `function_call`, as it was before there were tools
     padded: bool = False  # an event's length does not tell that of its text
     whole_calls: bool = False  # a call comes in one event
-    thinking_parts: bool = False  # thinking is told as a part of the content
+    thinking_parts: bool = False  # thinking is told as a part of the content, which each delta has
     tier: bool = False  # in which it was served
 
 

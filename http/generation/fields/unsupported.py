@@ -56,6 +56,9 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "modalities": (None, [], ["text"]),
     "moderation": NOTHING,
     "web_search_options": (None,),
+    # Mistral's
+    "guardrails": NOTHING,
+    "top_prompt_logprobs": NOTHING,
     # Anthropic's
     "compaction": NOTHING,
     "container": NOTHING,

@@ -67,6 +67,8 @@ async def test_thinking_is_asked_for(served: Served) -> None:
         ({"messages": [*BEGUN, *HI]}, "messages[1].prefix"),
         ({"messages": [*HI, {"role": "assistant", "content": "x", "prefix": 1}]}, "messages[1].prefix"),
         ({"tool_choice": "any"}, "tool_choice"),
+        ({"guardrails": [{"block_on_error": True}]}, "guardrails"),
+        ({"top_prompt_logprobs": 2}, "top_prompt_logprobs"),
     ],
 )
 async def test_what_cannot_be_is_refused_by_its_name(served: Served, fields: dict[str, Any], param: str) -> None:
@@ -100,6 +102,7 @@ async def streamed(agent: str, text: str, finish: Finish = Finish.STOP, **fields
 @pytest.mark.parametrize("fields", [{}, {"stream_options": {"continuous_usage_stats": True, "include_usage": True}}])
 async def test_mistrals_clients_are_told_a_call_in_one_part(agent: str, fields: dict[str, Any]) -> None:
     deltas = await streamed(agent, CALLS, **fields)
+    assert all("content" in delta for delta in deltas), "which they add to what came before"
     calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
     assert [(call["index"], call["function"]["name"]) for call in calls] == [(0, "weather"), (1, "weather")]
     assert [call["function"]["arguments"] for call in calls] == ['{"city": "Oslo"}', '{"city": "Rome"}']
@@ -134,6 +137,7 @@ async def test_a_streams_last_event_tells_usage(path: str, fields: dict[str, Any
         finish_all(await served.job())
         events = (await client.answer()).events
     assert all(event["choices"] for event in events), "of which its clients read the first"
+    assert all("content" in event["choices"][0]["delta"] for event in events), "which they add to what came before"
     ends = [event for event in events if event["choices"][0]["finish_reason"]]
     assert [event["usage"]["completion_tokens"] for event in ends] == [3] * fields.get("n", 1)
     assert not any(event.get("usage") for event in events if event not in ends)
