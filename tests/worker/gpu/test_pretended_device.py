@@ -20,11 +20,13 @@ from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.adapter.hooks import register
+from actorserve.actors.worker.adapter.model import Tier
 from actorserve.actors.worker.adapter.probe import probe
 from actorserve.actors.worker.formats.as_stored import CheckpointBits
 from actorserve.actors.worker.gpu import graphs, sampler
 from actorserve.actors.worker.gpu.adapted.model import AdaptedGpuModel
 from actorserve.actors.worker.gpu.adapted.trial import seen_shape, verify_on_device
+from actorserve.actors.worker.gpu.buffers import Sizes
 from actorserve.actors.worker.gpu.graphs import no_collection
 from actorserve.actors.worker.gpu.layers.fused import FusedLayers
 from actorserve.actors.worker.gpu.lora.sites import GpuLoraSites
@@ -41,10 +43,12 @@ from tests.support.models import heads
 from tests.support.models.census import write_tiny
 from tests.support.models.greedy import assert_greedy, reference
 from tests.support.models.weight_formats import write
+from tests.support.selection import slow
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
 from ..speculative.test_blocks import case
 from . import test_blocks, test_medusa, test_recurrent, test_runner
+from .adapted import test_states as of_states
 from .test_drafts import CIRCLE, LOOKUP
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one that need not be pretended")
@@ -63,7 +67,7 @@ SAMPLINGS = [
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
     with pretended() as found:
-        for module in (test_runner, test_recurrent, test_medusa, test_blocks):
+        for module in (test_runner, test_recurrent, test_medusa, test_blocks, of_states):
             monkeypatch.setattr(module, "DEVICE", pretended_device.DEVICE)
         monkeypatch.setattr(graphs, "MEASURED", 1)  # in the interpreter each takes seconds
         yield found
@@ -184,6 +188,34 @@ def test_layers_of_transformers(tmp_path: Path, device: PretendedDevice) -> None
     found = GpuDriver(runner, seed=6).run([Sequence(one.prompt, one.wanted) for one in asked])
     with on_the_host():
         assert_greedy(whole, [one.prompt for one in asked], found, 3)
+
+
+@pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_next")])
+def test_states(kind: str, tmp_path: Path, device: PretendedDevice) -> None:
+    """They are there, as what says whose they are, and rows go on from copies of them."""
+    with on_the_host():
+        write_tiny(kind, tmp_path / kind, **of_states.FIELDS.get(kind, {}))
+        register()
+        whole = reference(tmp_path / kind)
+    traits = verify_on_device(whole, pretended_device.DEVICE).traits
+    with on_the_host():
+        shape = seen_shape(whole, traits)
+    own = copy.deepcopy(whole).to(pretended_device.DEVICE)
+    model = AdaptedGpuModel(own, traits, shape, torch.float32, pretended_device.DEVICE, Tier.ROWS)
+    sizes = Sizes(ROWS, test_runner.TOKENS, LENGTH, 16)
+    log = np.zeros((ROWS, LENGTH), np.int32)
+    runner = hurried(of_states.make_stateful(model, log, sizes, test_runner.BLOCKS, 2), device)
+    asked = prompt(37, 1)
+    log[0, :37] = asked
+    place = make_ref(1, 0), 37, 37
+    first = NewRow.make(2, *place, 0, [3, 4, 5], GREEDY)
+    runner.run(Step.make(1, 1, [first], [2], [32], saves=[(2, 1)]))
+    other = NewRow.make(0, *place, 32, [3, 4, 6], GREEDY, snapshot=1)
+    tokens = [runner.run(Step.make(1, 2, [other], [2, 0], [5, 5])).tolist()]
+    tokens += [runner.run(Step.make(1, number, [], [2, 0], [1, 1])).tolist() for number in (3, 4)]
+    assert all(one == two for one, two in tokens)
+    with on_the_host():
+        assert_greedy(whole, [asked], [[one for one, _ in tokens]], 3)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle", "mtp", "dflash", "medusa"])

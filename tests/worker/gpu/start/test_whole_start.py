@@ -31,6 +31,7 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.actor import GpuWorkerActor
+from actorserve.actors.worker.gpu.adapted.runner import StatefulRunner
 from actorserve.actors.worker.gpu.drafts.ahead import CachedDraftingRunner
 from actorserve.actors.worker.gpu.drafts.blocks import BlockDraftingRunner
 from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner
@@ -45,6 +46,7 @@ from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
 from tests.support.gpu.recorded_graphs import RecordedGraph, recording
 from tests.support.gpu.scaled_products import are_there
 from tests.support.models import heads
+from tests.support.models.census import write_tiny
 from tests.support.models.vision import families
 from tests.support.warm import run_module
 
@@ -72,9 +74,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "gemma3": {**TWO_LAYERS, "sliding_window": 64},
     "gemma3, windows": {**TWO_LAYERS, "sliding_window": 9},  # so short that less memory is needed
     "qwen3_vl": {"num_hidden_layers": 2},
+    "qwen3_next": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
 }
-SEEING = ("qwen3_vl",)
-APART = ("windows", "bit", "pictures")  # settings of which tokens are compared elsewhere
+SEEING, STATEFUL = ("qwen3_vl",), ("qwen3_next",)
+APART = ("windows", "bit", "pictures", "states")  # settings of which tokens are compared elsewhere
 SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, options, what runs steps
     "plain": ("qwen3", {}, GpuRunner),
     "eager": ("qwen3", {"enforce_eager": True}, GpuRunner),
@@ -112,6 +115,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "by transformers": ("qwen3", {"model_impl": "transformers"}, GpuRunner),
     "by transformers, drafts": ("qwen3", {"model_impl": "transformers", "speculative_config": NGRAM}, DraftingRunner),
     "by transformers, windows": ("gemma3, windows", {"model_impl": "transformers"}, GpuRunner),
+    "by transformers, states": ("qwen3_next", {"model_impl": "transformers"}, StatefulRunner),
 }
 ROUNDED = "8-bit inputs"
 if not are_there():
@@ -173,6 +177,12 @@ class StartedDriver(GpuDriver):
         return len(runner.pools[0].keys)
 
 
+def tiny(kind: str, *, root: Path, **changes: Any) -> Path:
+    """A checkpoint of a kind that keeps states."""
+    write_tiny(kind, root / kind, **changes)
+    return root / kind
+
+
 def config_of(checkpoints: Folders, kind: str, draft: str | None = None, **options: Any) -> Config:
     drafts: dict[str, Any]
     if draft in HEADS:
@@ -219,6 +229,11 @@ def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -
     kind_of_model = "AdaptedGpuModel" if config.model_impl == "transformers" else kind_of_model
     assert type(runner) is runner_type and type(runner.model).__name__ == kind_of_model
     assert runner.model.batch_invariant == config.deterministic
+    layout = KVLayout(window=25, window_tables=1) if "windows" in setting else KVLayout()
+    if isinstance(runner, StatefulRunner):
+        layout = KVLayout(states=True, snapshots=runner.states.snapshots)
+        assert runner.states.snapshots > 0 and len(runner.states.length) == ROWS + runner.states.snapshots
+    assert ready.layout == layout
     check_memory(ready, runner, "windows" in setting)
     assert (runner.adapted is not None) == config.enable_lora
     assert (runner.pictures is not None) == (kind in SEEING)
@@ -229,7 +244,6 @@ def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -
 
 def check_memory(ready: WorkerReady, runner: GpuRunner, windows: bool) -> None:
     """Of `windows` a sequence needs 5 blocks in the second table: 9 + 16 + 24 tokens, and the first may be begun."""
-    assert ready.layout == (KVLayout(window=25, window_tables=1) if windows else KVLayout())
     assert ready.num_blocks == ROWS * (LENGTH // 16 + 5 * windows)
     assert runner.model.table_of == ([1, 0] if windows else [0] * runner.model.shape.layers)
     assert runner.sizes[-2:] == ((2, 25) if windows else (1, 0))
@@ -269,7 +283,9 @@ def driven(runner: GpuRunner) -> tuple[list[list[int]], int]:
 @pytest.mark.parametrize("settings", [QUICK, pytest.param([*SETTINGS], marks=pytest.mark.slow)], ids=["few", "all"])
 def test_options_become_a_runner(checkpoints: Folders, tmp_path: Path, settings: Collection[str]) -> None:
     """No kernel is compiled after the worker has said that it is ready."""
-    make = {kind: partial(families.checkpoint, root=tmp_path) if kind in SEEING else checkpoints for kind in KINDS}
+    make: dict[str, Folders] = dict.fromkeys(KINDS, checkpoints)
+    make |= dict.fromkeys(SEEING, partial(families.checkpoint, root=tmp_path))
+    make |= dict.fromkeys(STATEFUL, partial(tiny, root=tmp_path))
     folders = {kind: str(make[kind](kind.partition(",")[0], **changes)) for kind, changes in KINDS.items()}
     done = run_module(
         "tests.worker.gpu.start.test_whole_start", json.dumps(folders), *settings, wait_s=280, TRITON_INTERPRET="0"
