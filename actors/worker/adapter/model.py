@@ -27,7 +27,7 @@ from ..cpu.layers.native import FEW_TOKENS
 from ..cpu.memory.states import StepStates
 from ..cpu.memory.window_tables import AnyKV, TabledAttention
 from ..lora.sites import LoraSites
-from .cache.caches import load_states, store_states
+from .cache.row_states import give_states
 from .fused.decoder import plain_head, whole_decoder
 from .hooks import NAME, attending, use_attention
 from .passes import Passes
@@ -190,12 +190,13 @@ class AdaptedModel:
         """The decoder's answer to ids and positions [rows, tokens]."""
         step.lora = self.lora
         cache = self.traits.caches.make(step)
-        if states is not None and not states.fresh.any():
-            load_states(cache, self.kv.states, states.states, states.rows)
+        kept = None
+        if states is not None:
+            kept = give_states(cache, self.kv.states, states.states, states.rows, fresh=bool(states.fresh.any()))
         with attending(step):
             hidden = self.passes.hidden(ids, positions, cache)
-        if states is not None:
-            store_states(cache, self.kv.states, states.states, states.rows)
+        if kept is not None:
+            kept.put_back()
         return hidden
 
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ...model.memory.kv import KVSpec, LayerAttention, StateSpec
-from .cache.caches import Caches, state_name
+from .cache.caches import Caches
 from .cache.layers import CARRIERS
+from .cache.row_states import state_name
 from .hooks import NAME, Call, Mask, Unfit, as_scale, attending, use_attention
 from .masks import Visibility, classify
 from .passes import Passes

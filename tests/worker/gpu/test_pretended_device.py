@@ -190,7 +190,7 @@ def test_layers_of_transformers(tmp_path: Path, device: PretendedDevice) -> None
         assert_greedy(whole, [one.prompt for one in asked], found, 3)
 
 
-@pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_next")])
+@pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_5_text")])
 def test_states(kind: str, tmp_path: Path, device: PretendedDevice) -> None:
     """They are there, as what says whose they are, and rows go on from copies of them."""
     with on_the_host():

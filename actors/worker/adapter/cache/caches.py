@@ -2,13 +2,12 @@
 
 It is a transformers' Cache with layers of the kinds that the model would have made itself, so that models find all
 that they ask of one. A layer of attention has no memory of its own here, whatever it keeps of tokens; one of
-convolutions or linear attention keeps transformers' own class, which is filled before a forward pass and read behind it
-(states.py).
+convolutions or linear attention keeps transformers' own class, whose states are those of rows (row_states.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -21,8 +20,6 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
-from ....model.memory.kv import StateSpec
-from ...cpu.memory.states import Ints, RowStates
 from ..hooks import Unfit
 from .layers import (
     CARRIERS,
@@ -119,36 +116,3 @@ def _compressed(layer: Any) -> Maker:
     if size % CARRIERS:
         raise Unfit(f"compresses groups of {size} tokens, which is no multiple of {CARRIERS}")
     return lambda whose, index: PagedCompressedLayer(whose, index, window, size, overlapping)
-
-
-def state_name(kind: str, number: int) -> str:
-    """How a state of a layer is called in a StateSpec."""
-    return f"{kind}.{number}"
-
-
-def load_states(cache: Cache, specs: Sequence[StateSpec], states: RowStates, rows: Ints | Tensor) -> None:
-    """Give the layers of a new cache the states of rows, none of which is fresh."""
-    for spec in specs:
-        layer: Any = cache.layers[spec.layer]
-        kind, number = _split(spec.name)
-        value = states.get(spec.layer, spec.name, rows)
-        getattr(layer, f"{kind}_states")[number] = value
-        getattr(layer, f"is_{kind}_states_initialized")[number] = True
-        layer.has_previous_state[number] = True
-        layer.device = value.device
-        if kind == "conv":
-            layer.dtype = value.dtype
-            layer.conv_kernel_size[number] = value.shape[-1]
-
-
-def store_states(cache: Cache, specs: Sequence[StateSpec], states: RowStates, rows: Ints | Tensor) -> None:
-    """Keep what is in the layers behind a forward pass."""
-    for spec in specs:
-        kind, number = _split(spec.name)
-        value = getattr(cache.layers[spec.layer], f"{kind}_states")[number]
-        states.put(spec.layer, spec.name, rows, value)
-
-
-def _split(name: str) -> tuple[str, int]:
-    kind, number = name.split(".")
-    return kind, int(number)

@@ -65,7 +65,8 @@ def given_states(cache: Cache) -> list[Tensor] | None:
 def take_states(cache: Cache, states: Sequence[Tensor]) -> None:
     """What it has answered with."""
     layer: Any = cache.layers[0]
-    layer.recurrent_states = dict(enumerate(states))
+    for number, state in enumerate(states):
+        layer.recurrent_states[number] = state
 
 
 def replaced_forwards(decoder: nn.Module) -> list[tuple[nn.Module, Callable[..., Any]]]:

@@ -45,6 +45,10 @@ class RowStates:
     def __bool__(self) -> bool:
         return bool(self._memory)
 
+    def memory(self, layer: int, name: str) -> Tensor:
+        """Of all rows and snapshots."""
+        return self._memory[layer, name]
+
     def get(self, layer: int, name: str, rows: Ints | Tensor) -> Tensor:
         """A copy of the rows' states [rows, *shape]; without meaning for a row that has none. `rows` are a tensor where
         the states are on a device."""

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from actorserve.kernels.pages import Scoring
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables
 
-from ...adapter.cache.caches import load_states, store_states
+from ...adapter.cache.row_states import give_states
 from ...adapter.hooks import NAME, attending, use_attention
 from ...adapter.model import Tier
 from ...adapter.passes import Passes
@@ -70,12 +70,11 @@ class AdaptedGpuModel(GpuModel):
 
     def _group(self, group: Group, batch: GpuBatch, pools: list[Pools], kept: KeptRows) -> Tensor:
         """What the decoder makes of a group, whose states are then behind it."""
-        step, rows = self._step(batch, pools, group.past), kept.rows[group.rows]
+        step = self._step(batch, pools, group.past)
         cache = self.traits.caches.make(step)
-        if group.past:
-            load_states(cache, self.shape.kv.states, kept.states, rows)
+        states = give_states(cache, self.shape.kv.states, kept.states, kept.rows[group.rows], fresh=not group.past)
         answer = self._hidden(batch, step, cache, group.size)
-        store_states(cache, self.shape.kv.states, kept.states, rows)
+        states.put_back()
         return answer
 
     def _hidden(self, batch: GpuBatch, step: DeviceStep, cache: Any, size: int) -> Tensor:
