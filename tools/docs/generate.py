@@ -72,7 +72,7 @@ MODELS = {  # who writes in a format, by the parser's name
     "minimax_m2": "MiniMax M2",
     "minimax_m3": "MiniMax M3",
     "hunyuan_a13b": "Hunyuan A13B, 7B and smaller, with `<answer>`",
-    "hy_v3": "Hunyuan 3 (Hy3)",
+    "hy_v3": "Hunyuan 3 and 4 (Hy3, Hy4)",
     "minicpm5": "MiniCPM 5",
     "apriel": "Apriel 1.6 Thinker",
     "jamba": "Jamba",

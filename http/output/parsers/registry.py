@@ -217,7 +217,7 @@ def _all(*signs: str) -> str:
 _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|channel\|>", HARMONY_TOOLS),
     (r"<seed:tool_call>", "seed_oss"),
-    (_all("<tool_sep", "<arg_key"), "hy_v3"),
+    (_all("<tool_(?:sep|calls)", "<arg_key"), "hy_v3"),  # the second is Hy4's
     (r"<function name=[\s\S]*<param name=", "minicpm5"),
     (r"<minimax:tool_call>", "minimax_m2"),
     (r"\]<\]minimax\[>\[", "minimax_m3"),

@@ -245,6 +245,11 @@ _TAGGED = [
         "</arg_key:opensource>\n<arg_value:opensource>Oslo</arg_value:opensource>\n</tool_call:opensource>\n"
         "</tool_calls:opensource>",
     ),
+    one(
+        "Hy4's",
+        "hy_v3",
+        "<tool_calls><tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call></tool_calls>",
+    ),
     one("no name behind", "hy_v3", "<tool_call>now</tool_call>", NOW),
     one("two functions in one", "qwen3_coder", "<tool_call><function=now></function></tool_call>", NOW),
     text("no function", "qwen3_coder", "<tool_call>now()</tool_call> <function = x> <function=>"),

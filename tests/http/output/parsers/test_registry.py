@@ -91,6 +91,7 @@ TEMPLATES = {
     "functionary ": '<function=example_function_name>{"example_name": "example_value"}</function><|python_tag|>',
     "hy_v3 hy_v3": "{% set begin = '<tool_call{}>'.format(':x') %}{% set sep = '<tool_sep{}>'.format(':x') %}\n"
     "{% set think = '<think{}>'.format(':x') %}{% set key = '<arg_key{}>'.format(':x') %}",
+    "hy_v3 glm45": "{{ '<tool_calls>' }}<tool_call>{{ f.name }}<arg_key>{{ k }}</arg_key>{{ c.split('</think>') }}",
     "hunyuan_a13b apriel": "{% set p = 'Here are my reasoning steps:\n' %}Respond behind [BEGIN FINAL RESPONSE]. "
     "Calls are <tool_calls>[{}]</tool_calls>{{ c.split('[BEGIN FINAL RESPONSE]')[-1] }}",
     "minicpm5 qwen3": '<function name="f"><param name="key">value</param></function>{{ c.split("<tool_sep>") }}'
