@@ -280,7 +280,12 @@ class Settings:
         """May clients load and unload models? Where these change places, or wait for that, without a key for it: else
         it is an operator's.
         """
-        return (self.models_max > 0 or not self.models_autoload) and self.admin_api_key is None
+        return self.loads_when_asked and self.admin_api_key is None
+
+    @property
+    def loads_when_asked(self) -> bool:
+        """Do models change places, or wait to be loaded by name?"""
+        return self.models_max > 0 or not self.models_autoload
 
     @property
     def names(self) -> tuple[list[str], AdapterNames, bool]:

@@ -1,6 +1,6 @@
-"""Thinking by the names of other servers' chats: `reasoning` (OpenRouter, SGLang), `thinking` (DeepSeek, GLM, Kimi) and
-`enable_thinking` with `thinking_budget` (Qwen). To all that follows it is what OpenAI and vLLM have for it, and the
-chat template's switches.
+"""Thinking by the names of other servers' chats: `reasoning` (OpenRouter, SGLang), `thinking` (DeepSeek, GLM, Kimi),
+`enable_thinking` with `thinking_budget` (Qwen), `thinking_budget_tokens` or `reasoning_budget_tokens` (llama-server).
+To all that follows it is what OpenAI and vLLM have for it, and the chat template's switches.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class ThinkingOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 def rename_thinking(body: ChatRequest) -> None:
     """The body says the same by its other fields. ApiError names what contradicts them; chat_template_kwargs win."""
-    if all(given is None for given in (body.reasoning, body.thinking, body.enable_thinking, body.thinking_budget)):
+    budgets = _budgets(body)
+    if all(given is None for given in (body.reasoning, body.thinking, body.enable_thinking, *budgets.values())):
         return
     reasoning, thinking = body.reasoning or ReasoningOptions(), body.thinking
     variables: dict[str, object] = {}
@@ -68,7 +69,7 @@ def rename_thinking(body: ChatRequest) -> None:
     told["reasoning.exclude"] = None if reasoning.exclude is None else not reasoning.exclude
     told["thinking.display"] = None if options.display is None else options.display != "omitted"
     body.include_reasoning = _agreed(told)
-    body.thinking_token_budget = _agreed(_budgets(body))
+    body.thinking_token_budget = _agreed(budgets)
 
 
 def with_defaults(said: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
@@ -99,6 +100,8 @@ def _budgets(body: ChatRequest) -> dict[str, int | None]:
     return {
         BUDGET: body.thinking_token_budget,
         "thinking_budget": body.thinking_budget,
+        "thinking_budget_tokens": body.thinking_budget_tokens,
+        "reasoning_budget_tokens": body.reasoning_budget_tokens,
         "thinking.budget_tokens": thinking.budget_tokens if isinstance(thinking, ThinkingOptions) else None,
         "reasoning.max_tokens": None if reasoning is None else reasoning.max_tokens,
     }

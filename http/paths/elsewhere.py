@@ -15,7 +15,6 @@ REASONS = {
     "/v1/moderations": "A classifier, where one is served, labels texts at POST /classify.",
     "/v1/fine_tuning": "Models and adapters are served as they are, and trained elsewhere.",
     "/v1/evals": "Whoever evaluates a model asks it by the other paths.",
-    "/slots/": "What was computed of a text is found again by all requests; --kv-offload keeps it in a folder, too.",
     "/tools": "No tool runs beside the server: POST /v1/responses calls those of --tool-server.",
     "/cors-proxy": "A browser's page asks other servers by itself: nothing is fetched for it here.",
     "/v1/containers": "No code is run here; tools of MCP servers are called by POST /v1/responses.",

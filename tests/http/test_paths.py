@@ -187,10 +187,18 @@ async def test_what_is_turned_off_says_by_which_option(option: str, paths: list[
             assert not any("get" in described.get(path, {}) for path in paths)
 
 
+async def test_slots_are_not_saved(served: Served) -> None:
+    """As llama-server says it that was started without a folder for them."""
+    for action in ("save", "restore", "erase"):
+        answer = await served.ask("POST", f"/slots/0?action={action}", {"filename": "x"})
+        error = answer.json["error"]
+        assert (answer.status, error["code"], error["type"]) == (501, 501, "not_supported_error")
+        assert "does not support slots action" in error["message"] and "--kv-offload" in error["message"]
+
+
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("/slots/0?action=save", "--kv-offload keeps it in a folder"),
         ("/tools", "--tool-server"),
         ("/cors-proxy?url=http://example.com", "nothing is fetched"),
     ],

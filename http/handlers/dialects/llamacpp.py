@@ -146,8 +146,14 @@ class LlamaApi:
         name = self._generator.told_model(request)
         settings, about = self._settings, self._settings.tokenizer_info
         media = () if settings.media is None else settings.media.most
+        router = {
+            "role": "router",
+            "max_instances": settings.models_max or len(settings.all_models),
+            "models_autoload": settings.models_autoload,
+        }
         return json_response(
-            {
+            (router if settings.loads_when_asked and "model" not in request.query else {})
+            | {
                 "default_generation_settings": {
                     "params": default_settings(settings.sampling_defaults),
                     "n_ctx": settings.max_model_len,
@@ -182,6 +188,12 @@ class LlamaApi:
     def _adapters(self, request: web.Request) -> list[ServedAdapter]:
         account, every = request.get(ACCOUNT), self._settings.adapters.all()
         return every if account is None else [one for one in every if account.may_ask_for(one.name)]
+
+    async def change_slot(self, request: web.Request) -> web.Response:
+        """POST /slots/{id}, as llama-server without --slot-save-path: nothing stays in a slot that could be saved."""
+        await self._read_body(request)
+        text = "What was computed of a text is found again by all requests; --kv-offload keeps it in a folder, too."
+        raise ApiError(501, f"This server does not support slots action. {text}", code="not_supported")
 
     async def slots(self, request: web.Request) -> web.Response:
         """GET /slots: sequences that can run at once, and how many of them do; who waits has none."""

@@ -89,6 +89,7 @@ LLAMACPP: tuple[Route, ...] = (
         statuses=(400, *MODEL, 503),
         error=answers.LlamaError,
     ),
+    Route("post", "/slots/{id}", "llamacpp.change_slot", refuses=True, error=answers.LlamaError),
     Route(
         "get",
         "/models/sse",

@@ -112,6 +112,15 @@ async def test_those_that_have_come_since_the_start_are_listed_where_the_query_a
         assert (await served.ask("GET", path + "?reload=maybe")).status == 400
 
 
+async def test_props_tell_that_models_change_places() -> None:
+    async with serving(**two()) as served:
+        told = (await served.ask("GET", "/props")).json
+        assert (told["role"], told["max_instances"], told["models_autoload"]) == ("router", 1, True)
+        assert "role" not in (await served.ask("GET", "/props?model=second")).json
+    async with serving() as served:
+        assert "role" not in (await served.ask("GET", "/props")).json
+
+
 async def test_ollamas_clients_are_told_that_a_model_stops_which_makes_room_for_another() -> None:
     async with serving(**two()) as served:
         served.engine.administration.leaving.add(1)

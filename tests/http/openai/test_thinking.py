@@ -68,7 +68,9 @@ def test_the_template_is_told(fields: dict[str, Any], told: dict[str, Any]) -> N
 
 
 def test_how_much_is_thought_and_whether_it_is_told() -> None:
-    for fields in ({"reasoning": {"max_tokens": 9}}, {"thinking": BUDGET}, {"thinking_budget": 9}):
+    asked: list[dict[str, Any]] = [{"reasoning": {"max_tokens": 9}}, {"thinking": BUDGET}, {"thinking_budget": 9}]
+    asked += [{"thinking_budget_tokens": 9}, {"reasoning_budget_tokens": 9}]
+    for fields in asked:
         assert ask(**fields).rendering["thinking_budget"] == 9
     assert ask(thinking_budget=-1).rendering["thinking_budget"] is None
     assert ask(reasoning={"exclude": True}).wants.reasoning is False
@@ -94,6 +96,8 @@ def test_how_much_is_thought_and_whether_it_is_told() -> None:
         ({"thinking": BUDGET, "thinking_token_budget": 8}, "thinking.budget_tokens"),
         ({"thinking_budget": 9, "thinking_token_budget": 8}, "thinking_budget"),
         ({"thinking_budget": -2}, "thinking_budget"),
+        ({"thinking_budget_tokens": 9, "reasoning_budget_tokens": 8}, "reasoning_budget_tokens"),
+        ({"reasoning_budget_tokens": -2}, "reasoning_budget_tokens"),
         ({"thinking_budget": 1 << 31}, "thinking_budget"),
         ({"reasoning": {"max_tokens": 1 << 31}}, "reasoning.max_tokens"),
         ({"thinking": {"budget_tokens": 1 << 31}}, "thinking.budget_tokens"),
