@@ -18,15 +18,19 @@ if DEVICE.type == "cpu":
 
 from actorserve.actors.model.info import resolve_model  # noqa: E402
 from actorserve.actors.model.memory.kv import KVSpec, LayerAttention, StateSpec  # noqa: E402
+from actorserve.actors.model.memory.windows import WindowPlan  # noqa: E402
 from actorserve.actors.options.config import Config, ConfigError  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
 from actorserve.actors.protocol.step import KVLayout, Step, StepDone  # noqa: E402
+from actorserve.actors.worker import inspection  # noqa: E402
 from actorserve.actors.worker.adapter.model import Tier  # noqa: E402
+from actorserve.actors.worker.gpu.adapted import load  # noqa: E402
 from actorserve.actors.worker.gpu.adapted.groups import Group, GroupRules  # noqa: E402
 from actorserve.actors.worker.gpu.adapted.load import describe_on_gpu, load_on_gpu  # noqa: E402
 from actorserve.actors.worker.gpu.adapted.model import AdaptedGpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.adapted.runner import StatefulRunner  # noqa: E402
 from actorserve.actors.worker.gpu.adapted.shape import NOWHERE, AdaptedShape, shape_of  # noqa: E402
+from actorserve.actors.worker.gpu.adapted.trial import verify_on_device  # noqa: E402
 from actorserve.actors.worker.gpu.buffers import Sizes  # noqa: E402
 from actorserve.actors.worker.gpu.memory import blocks_in, check_given_bytes, make_pools, plan_memory  # noqa: E402
 from actorserve.actors.worker.kept_memory.on_gpu import is_plain  # noqa: E402
@@ -44,6 +48,7 @@ ROOM = 1 << 30
 TWO: dict[str, Any] = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 FIELDS: dict[str, dict[str, Any]] = {  # kinds have a layer of each sort, where that is all that there is to be said
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"), TWO),
+    "recurrent_gemma": {"num_hidden_layers": 6, "attention_window_size": 20},  # of which the third and the last attend
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
 }
 
@@ -72,15 +77,22 @@ def config_of(folder: Path, **options: Any) -> Config:
     return config_for(folder, **{"block_size": 16, "model_impl": "transformers", **options})
 
 
-def load(folder: Path, **options: Any) -> AdaptedGpuModel:
+def loaded(folder: Path, **options: Any) -> AdaptedGpuModel:
     config = config_of(folder, **options)
     return load_on_gpu(config, resolve_model(config), DEVICE)
 
 
-def make_stateful(model: AdaptedGpuModel, log: np.ndarray, sizes: Sizes, blocks: int, snapshots: int) -> StatefulRunner:
+def make_stateful(
+    model: AdaptedGpuModel,
+    log: np.ndarray,
+    sizes: Sizes,
+    blocks: int,
+    snapshots: int,
+    windows: WindowPlan | None = None,
+) -> StatefulRunner:
     assert model.groups is not None
     runner = StatefulRunner(model.groups, model, log, sizes, [1, 2, 4])
-    runner.pools = make_pools(model.shape, blocks, sizes.block_size, model.dtype, DEVICE)
+    runner.pools = make_pools(model.shape, blocks, sizes.block_size, model.dtype, DEVICE, windows)
     with torch.inference_mode():
         runner.profile_steps()  # as at a start, with one place for states
     runner.give_states(snapshots)
@@ -93,7 +105,9 @@ def make_stateful(model: AdaptedGpuModel, log: np.ndarray, sizes: Sizes, blocks:
         "qwen3_next",
         "mamba2",
         *slow("qwen3_5_text", "qwen3_5_moe_text", "lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h", "bamba"),
-        *slow("jamba", "mamba", "zamba2", "recurrent_gemma", "minimax", "olmo_hybrid", "lfm2_moe"),
+        *slow(
+            "jamba", "mamba", "zamba2", "recurrent_gemma", "minimax", "olmo_hybrid", "lfm2_moe", "zaya", "falcon_mamba"
+        ),
     ],
 )
 def test_it_draws_what_transformers_draws(kind: str, folders: Folders) -> None:
@@ -101,7 +115,7 @@ def test_it_draws_what_transformers_draws(kind: str, folders: Folders) -> None:
     positions are compared as it is loaded."""
     folder = folders(kind)
     sizes = Sizes(ROWS, TOKENS, LENGTH, 16)
-    runner = make_stateful(load(folder), np.zeros((ROWS, LENGTH), np.int32), sizes, BLOCKS, 0)
+    runner = make_stateful(loaded(folder), np.zeros((ROWS, LENGTH), np.int32), sizes, BLOCKS, 0)
     runner.states.put(*next(iter(runner.states._memory)), torch.arange(ROWS), torch.tensor(7.0))  # of nobody
     sequences = [Sequence(prompt(size, size), 4) for size in (9, 20, 1, 31)]
     answers = GpuDriver(runner, preempt=0.1, seed=6).run(sequences)
@@ -111,15 +125,19 @@ def test_it_draws_what_transformers_draws(kind: str, folders: Folders) -> None:
 # --- with a scheduler ------------------------------------------------------------------------------------------------
 
 BLOCK, BUDGET, SNAPSHOTS = 16, 40, 3
+WINDOWED = ("recurrent_gemma",)
 
 
 class StatefulWorker:
     """A runner in place of the model of a worker."""
 
     def __init__(self, bench: StatefulBench) -> None:
-        sizes = Sizes(ROWS, BUDGET, MAX_TOKENS, BLOCK)
+        sizes, windows = Sizes(ROWS, BUDGET, MAX_TOKENS, BLOCK), bench.plan_of_memory.windows
+        if windows is not None:
+            sizes = sizes._replace(tables=len(windows.tables), window=windows.window)
+            bench.model.table_of = windows.table_of(bench.model.shape.kv)
         log = bench.table.as_numpy().tokens
-        self.runner = make_stateful(bench.model, log, sizes, bench.blocks_made, SNAPSHOTS)
+        self.runner = make_stateful(bench.model, log, sizes, bench.blocks_made, SNAPSHOTS, windows)
         self.restored = 0
 
     def run(self, step: Step, alive: set[int]) -> StepDone:
@@ -131,9 +149,14 @@ class StatefulWorker:
 class StatefulBench(Bench):
     """The bench of the scheduler's own tests, whose worker computes."""
 
-    def __init__(self, model: AdaptedGpuModel, blocks: int) -> None:
-        self.model, self.blocks_made = model, blocks
+    def __init__(self, model: AdaptedGpuModel, config: Config) -> None:
+        self.model, self.plan_of_memory = model, plan_memory(config, model.shape, MAX_TOKENS, model.dtype)
+        windows, blocks = self.plan_of_memory.windows, 2 * 70 // BLOCK
         layout = KVLayout(states=True, snapshots=SNAPSHOTS)
+        if windows is not None:
+            layout = KVLayout(True, SNAPSHOTS, windows.window, len(windows.tables) - 1)
+            blocks += 4
+        self.blocks_made = blocks
         super().__init__(num_blocks=blocks, layout=layout, max_num_seqs=ROWS, max_num_batched_tokens=BUDGET)
         self.sampling = Sampling(seed=1, temperature=0.0)
 
@@ -143,7 +166,7 @@ class StatefulBench(Bench):
         self.workers += 1
 
 
-@pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_next")])
+@pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_next", "recurrent_gemma")])
 def test_rows_go_on_from_snapshots_and_behind_deaths(
     kind: str, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +174,10 @@ def test_rows_go_on_from_snapshots_and_behind_deaths(
     worker that is new nothing is."""
     monkeypatch.setattr(engine_model, "BLOCK", BLOCK)
     folder = folders(kind)
-    bench = StatefulBench(load(folder), 2 * 70 // BLOCK)
+    sizes = {"max_model_len": MAX_TOKENS, "max_num_seqs": ROWS, "max_num_batched_tokens": BUDGET}
+    config = config_of(folder, **sizes)
+    bench = StatefulBench(load_on_gpu(config, resolve_model(config), DEVICE), config)
+    assert (bench.plan_of_memory.windows is not None) == (kind in WINDOWED)
     prompts = [prompt(50, 1) + prompt(5 + 4 * n, n) for n in range(4)]
     refs = [bench.submit(own, 4, ignore_eos=True) for own in prompts[:3]]
     for turn in range(30):
@@ -248,3 +274,20 @@ def test_drafts_are_refused_and_states_are_of_the_type_that_is_computed_in(folde
     known = describe_on_gpu(config, resolve_model(config), DEVICE)
     assert known.found.verdict.tier is Tier.ROWS
     assert {spec.dtype for spec in known.shape.kv.states if spec.name.startswith("conv")} == {"float16"}
+
+
+def test_what_check_says(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All layers are counted, and states are no blocks."""
+    monkeypatch.setattr(inspection, "uses_gpu", lambda config: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(load, "verify_on_device", lambda twin, device: verify_on_device(twin, DEVICE))
+    folder = folders("mamba2")
+    config = config_of(folder, dtype="float16", max_num_seqs=2, kv_cache_memory_bytes=1 << 20)
+    facts = {key: one for part in inspection.inspect(config, resolve_model(config)) for key, one in part.items()}
+    assert facts["way"] == "layers of transformers, rows: with states of rows, without CUDA graphs"
+    assert facts["layers"] == reference(folder).config.num_hidden_layers
+    assert facts["kv_bytes_per_token"] == 2 * 16 * 2, "what blocks are counted in"
+    known = describe_on_gpu(config, resolve_model(config), DEVICE)
+    plan = plan_memory(config, known.shape, LENGTH, torch.float16)
+    assert 0 < facts["blocks"] == min(2 * LENGTH // 16, ((1 << 20) - plan.state_bytes(config, 1 << 20)) // (64 * 16))
