@@ -138,6 +138,16 @@ def test_a_part_of_what_is_timed_is_compiled_by_each_process(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_compiled_ahead_gives_way_to_the_part_that_runs(part: Part) -> None:
+    program = (
+        "from tools.gpu import warm\n"
+        "said = f'import os; assert os.nice(0) >= {warm.NICE}'\n"
+        "warm.jobs = lambda: [(['timeit', '-n1', '-r1', said], {})]\n"
+        "assert warm.main() == 0"
+    )
+    assert part.run(program).returncode == 0
+
+
 def test_each_token_of_a_shape_has_a_text(part: Part, tmp_path: Path) -> None:
     """Of one without a text a stream says nothing, and what is measured of streams would be measured of none."""
     program = (

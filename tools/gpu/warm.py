@@ -22,6 +22,7 @@ from .shapes import Bench  # isort: skip
 from actorserve.actors.worker.gpu.compilations import compile_ahead  # isort: skip
 
 THREADS = 2  # of each kind's process
+NICE = 10  # below the part that runs meanwhile, which is cut when its time is over
 NAMES = ("tiny",) if TINY else ("Llama-3.1-8B", "Qwen3-0.6B")
 # Parts, and among how many processes:
 DIVIDED = {"tools.gpu.experts": 5, "tools.gpu.products": 4, "tools.gpu.kernels.latents": 2}
@@ -47,6 +48,7 @@ def jobs() -> Iterator[tuple[list[str], dict[str, str]]]:
 
 def main() -> int:
     """What one of the processes cannot do, its part will say."""
+    os.nice(NICE)
     started = [subprocess.Popen([sys.executable, "-m", *job], env={**os.environ, **more}) for job, more in jobs()]
     return max(abs(process.wait()) for process in started)
 
