@@ -138,6 +138,23 @@ def test_a_part_of_what_is_timed_is_compiled_by_each_process(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+def test_kernels_are_looked_at_behind_all_that_is_timed(part: Part) -> None:
+    """A profiler leaves launches slower; and one that fails leaves the others."""
+    program = (
+        "from tools.gpu import steps\n"
+        "steps.Bench = lambda name, *sizes, **kind: (name, kind)\n"
+        "def fails(bench):\n    raise RuntimeError('no counters')\n"
+        "seen = []\n"
+        "steps.looks['fused'] += [fails, seen.append]\n"
+        "steps.ORDER = [lambda name, plan, limits: seen.append('timed'), *steps.ORDER[-1:]]\n"
+        "steps.ceilings.known = dict\n"
+        "steps.main('tiny')\n"
+        "assert seen == ['timed', ('tiny', {'fused': True})], seen"
+    )
+    (finding,) = part.said_by(program)
+    assert finding["what"] == "tiny, fused: kernels" and "no counters" in finding["value"]
+
+
 def test_what_is_compiled_ahead_gives_way_to_the_part_that_runs(part: Part) -> None:
     program = (
         "from tools.gpu import warm\n"

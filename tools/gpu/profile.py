@@ -1,13 +1,21 @@
-"""Where the time of a step goes on the device, kernel by kernel, as torch's profiler sees it."""
+"""Where the time of a step goes on the device, kernel by kernel, as torch's profiler sees it.
+
+Launches of the process are slower behind it; so it comes behind all that is timed.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 
 import torch
 
 from .report import say
+
+# Where the profiler takes itself down, which it does later, the next one may see no kernels (pytorch/kineto#1554), or
+# the process ends where it has CUDA graphs.
+os.environ.setdefault("TEARDOWN_CUPTI", "0")
 
 STEPS = 5
 SHOWN = 12  # kernels, those that take longest first

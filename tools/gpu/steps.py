@@ -13,6 +13,7 @@ import gc
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,9 @@ CAPTURED_S = 10  # all graphs
 PREFILL = 0.6  # of the product's rate
 
 
+looks: dict[str, list[Callable[[Bench], None]]] = defaultdict(list)  # at kernels, by kind of the runner
+
+
 def clocked(call: Callable[[], object], times: int) -> float:
     """Seconds of one of so many calls in a row."""
     begun = time.perf_counter()
@@ -70,16 +74,16 @@ def clocked(call: Callable[[], object], times: int) -> float:
     return (time.perf_counter() - begun) / times
 
 
-def decode(bench: Bench, label: str, rows: int, limits: dict[str, float], goal: float | None, full: bool) -> None:
-    """`full`: its kernels are looked at one by one, too."""
+def decode(bench: Bench, label: str, rows: int, limits: dict[str, float], goal: float | None, kind: str = "") -> None:
+    """`kind` of the runner: its kernels are looked at one by one, too, once all is timed."""
     runner, shape = bench.runner, bench.shape
     runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT), [1] * rows))
     step = bench.seconds(rows, WARM, STEPS)
     host = launching(bench, rows)
     size = size_for(runner.decoding.sizes, rows) or rows
     alone = ceilings.seconds(lambda: replay(runner, size))
-    kind = runner.pools[0].keys.dtype
-    moved = weight_bytes(shape, bench.dtype.itemsize) + kv_bytes(shape, rows * (CONTEXT + STEPS), kind.itemsize)
+    stored = runner.pools[0].keys.dtype
+    moved = weight_bytes(shape, bench.dtype.itemsize) + kv_bytes(shape, rows * (CONTEXT + STEPS), stored.itemsize)
     floor = moved / limits["bytes"]
     label = f"{label}, decode, batch {rows}, {CONTEXT} of context"
     say(f"{label}: a step", step * 1e3, "ms")
@@ -93,8 +97,16 @@ def decode(bench: Bench, label: str, rows: int, limits: dict[str, float], goal: 
     )
     at_least(f"{label}: device busy", min(1.0, alone / step), "", BUSY["decode"])
     at_most(f"{label}: host work a step", host * 1e3, "ms", HOST_MS["decode"])
-    if full:
-        profiled(label, lambda: replay(runner, size), alone, shape.layers)
+    if kind:
+        looks[kind].append(lambda other: kernels_of_decoding(other, label, rows, alone))
+
+
+def kernels_of_decoding(bench: Bench, label: str, rows: int, alone: float) -> None:
+    """`alone`: what they take together, as they were timed."""
+    runner = bench.runner
+    runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT), [1] * rows))
+    size = size_for(runner.decoding.sizes, rows) or rows
+    profiled(label, lambda: replay(runner, size), alone, bench.shape.layers)
 
 
 def replay(runner: GpuRunner, size: int) -> None:
@@ -131,34 +143,38 @@ def asking(bench: Bench, name: str, rows: int) -> None:
                 say(f"{name}, {kind}: rows that were told, of {count} that ask", told, "", str(count), told == count)
 
 
-def mixed(bench: Bench, name: str, rows: int, chunk: int, limits: dict[str, float]) -> None:
+class MixedSteps:
     """Steps in which `rows` decode, and the last row takes a chunk of a prompt that goes on behind it."""
-    runner, shape = bench.runner, bench.shape
-    runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT), [1] * rows))
-    host = []
 
-    def step() -> None:
-        new = bench.place(1, 0, chunk + 1, first=rows)
-        planned = bench.step(new, [1] * rows + [chunk])
+    def __init__(self, bench: Bench, rows: int, chunk: int) -> None:
+        self.bench, self.rows, self.chunk = bench, rows, chunk
+        bench.runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT), [1] * rows))
+
+    def step(self) -> float:
+        """Start one; the seconds that this takes the host."""
+        runner = self.bench.runner
+        new = self.bench.place(1, 0, self.chunk + 1, first=self.rows)
+        planned = self.bench.step(new, [1] * self.rows + [self.chunk])
         begun = time.perf_counter()
-        pending = runner.launch(planned)
-        host.append(time.perf_counter() - begun)
+        runner.launch(planned)
+        took = time.perf_counter() - begun
         if len(runner.pending) > 1:
             runner.finish(runner.pending[0])
-        del pending
+        return took
 
-    def drain() -> None:
+    def run(self, count: int) -> list[float]:
+        """So many, to the end of the last."""
+        host, runner = [self.step() for _ in range(count)], self.bench.runner
         while runner.pending:
             runner.finish(runner.pending[0])
+        return host
 
-    for _ in range(WARM):
-        step()
-    drain()
-    host.clear()
+
+def mixed(bench: Bench, name: str, rows: int, chunk: int, limits: dict[str, float]) -> None:
+    shape, steps = bench.shape, MixedSteps(bench, rows, chunk)
+    steps.run(WARM)
     begun = time.perf_counter()
-    for _ in range(STEPS):
-        step()
-    drain()
+    host = steps.run(STEPS)
     took = (time.perf_counter() - begun) / STEPS
     itemsize = bench.dtype.itemsize
     moved = weight_bytes(shape, itemsize) + kv_bytes(shape, rows * (CONTEXT + STEPS) + chunk, itemsize)
@@ -167,13 +183,13 @@ def mixed(bench: Bench, name: str, rows: int, chunk: int, limits: dict[str, floa
     say(f"{label}: a step", took * 1e3, "ms")
     say(f"{label}: share of the roofline", floor / took)
     at_most(f"{label}: host work a step", statistics.median(host) * 1e3, "ms", HOST_MS["mixed"])
+    looks["usual"].append(lambda other: kernels_of_mixed(MixedSteps(other, rows, chunk), label, took))
 
-    def one() -> None:
-        step()
-        drain()
 
+def kernels_of_mixed(steps: MixedSteps, label: str, took: float) -> None:
+    busy = profiled(label, lambda: steps.run(1), took, steps.bench.shape.layers)
     if torch.cuda.is_available():
-        at_least(f"{label}: device busy", min(1.0, profiled(label, one, took, shape.layers)), "", BUSY["mixed"])
+        at_least(f"{label}: device busy", min(1.0, busy), "", BUSY["mixed"])
 
 
 def prefill(bench: Bench, name: str, tokens: int, limits: dict[str, float]) -> None:
@@ -220,7 +236,7 @@ def usual(name: str, plan: Plan, limits: dict[str, float]) -> None:
     captured(bench, name)
     for batch in plan.batches:
         with surviving(f"{name}, decode, batch {batch}"):
-            decode(bench, name, batch, limits, plan.roofline.get(batch), batch in (1, 32))
+            decode(bench, name, batch, limits, plan.roofline.get(batch), "usual" if batch in (1, 32) else "")
     for batch in plan.asking:
         with surviving(f"{name}, rows that ask, batch {batch}"):
             asking(bench, name, batch)
@@ -237,7 +253,8 @@ def quantised(name: str, plan: Plan, limits: dict[str, float]) -> None:
     captured(bench, f"{name}, 8-bit KV")
     for batch in plan.quantised:
         with surviving(f"{name}, 8-bit KV, decode, batch {batch}"):
-            decode(bench, f"{name}, 8-bit KV", batch, limits, None, batch == max(plan.quantised))
+            looked_at = "8-bit KV" if batch == max(plan.quantised) else ""
+            decode(bench, f"{name}, 8-bit KV", batch, limits, None, looked_at)
 
 
 def fused(name: str, plan: Plan, limits: dict[str, float]) -> None:
@@ -248,7 +265,7 @@ def fused(name: str, plan: Plan, limits: dict[str, float]) -> None:
     captured(bench, f"{name}, fused")
     for batch in batches:
         with surviving(f"{name}, fused, decode, batch {batch}"):
-            decode(bench, f"{name}, fused", batch, limits, plan.roofline.get(batch), batch == 1)
+            decode(bench, f"{name}, fused", batch, limits, plan.roofline.get(batch), "fused" if batch == 1 else "")
 
 
 def prompts(name: str, plan: Plan, limits: dict[str, float]) -> None:
@@ -263,8 +280,20 @@ def one_long(name: str, plan: Plan, limits: dict[str, float]) -> None:
         ragged(name, plan.ragged, CONTEXT, WARM, STEPS)
 
 
+def kernels(name: str, plan: Plan, limits: dict[str, float]) -> None:
+    """What takes the time, kernel by kernel, as without graphs: whoever was profiled is slower ever after."""
+    for kind, own in looks.items():
+        bench = Bench(name, *size_of(plan), TOKENS, **kinds_of(plan)[kind])
+        for look in own:
+            with surviving(f"{name}, {kind}: kernels"):
+                look(bench)
+        del bench
+        gc.collect()
+        free()
+
+
 # What is served comes first: an error of the device ends whatever the process would measure behind it.
-ORDER = (usual, prompts, quantised, one_long, fused)
+ORDER = (usual, prompts, quantised, one_long, fused, kernels)
 
 
 def main(name: str) -> None:
