@@ -1,6 +1,7 @@
 """Triton: between the qkv product and attention. Rotates q; writes k, rotated, and v to their slots of the KV pools.
 
     h' = h / sqrt(mean(h²) + eps) * gain                                 q and k, with norms (Qwen3) only
+    h' = (h - mean(h)) / sqrt(var(h) + eps) * gain + bias                k, with a norm of its own (DeepSeek V3.2) only
     (a, b) → (a·cos - b·sin, b·cos + a·sin)                              for each pair of the first rotary_dim numbers
     h" = h' / sqrt(mean(h'²) + unit_eps)                                 q and k, with a unit norm (Llama 4) only
     q' = q" · growth[position]                                           with such a table only
@@ -56,6 +57,14 @@ class Norms(NamedTuple):
     eps: float
 
 
+class KeyNorm(NamedTuple):
+    """Of a norm of k alone, which sees differences from their mean; each [head_dim], of any of the types."""
+
+    gain: Tensor
+    bias: Tensor
+    eps: float
+
+
 @triton.jit
 def narrow(numbers, factor, kind: tl.constexpr, SCALED: tl.constexpr):
     """As they are stored."""
@@ -67,9 +76,10 @@ def narrow(numbers, factor, kind: tl.constexpr, SCALED: tl.constexpr):
 
 @triton.jit
 def turn_heads(
-    source, target, scales, there, gain, cos, sin, eps, unit_eps, longer,
-    HEAD_DIM: tl.constexpr, ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, UNIT: tl.constexpr,
-    GROWS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, SCALED: tl.constexpr,
+    source, target, scales, there, gain, bias, cos, sin, eps, unit_eps, longer,
+    HEAD_DIM: tl.constexpr, ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
+    CENTRED: tl.constexpr, UNIT: tl.constexpr, GROWS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
     """Norms and rotation of the heads that start at `source`, to `target`, both [heads]; cos and sin are [1, PAIRS].
 
@@ -85,6 +95,14 @@ def turn_heads(
         other = ROTARY + tl.arange(0, REST)
         others = there[:, None] & (other < HEAD_DIM)[None, :]
         c = tl.load(source[:, None] + other[None, :], mask=others, other=0.0).to(tl.float32)
+    if CENTRED:
+        total = tl.sum(a + b, 1)
+        if REST > 0:
+            total += tl.sum(c, 1)
+        mean = (total / HEAD_DIM)[:, None]
+        a, b = tl.where(inside, a - mean, 0.0), tl.where(inside, b - mean, 0.0)
+        if REST > 0:
+            c = tl.where(others, c - mean, 0.0)
     if NORM:
         squares = tl.sum(a * a + b * b, 1)
         if REST > 0:
@@ -95,6 +113,11 @@ def turn_heads(
         b = b * scale * tl.load(gain + second, mask=paired, other=0.0).to(tl.float32)[None, :]
         if REST > 0:
             c = c * scale * tl.load(gain + other, mask=other < HEAD_DIM, other=0.0).to(tl.float32)[None, :]
+    if CENTRED:
+        a += tl.load(bias + first, mask=paired, other=0.0).to(tl.float32)[None, :]
+        b += tl.load(bias + second, mask=paired, other=0.0).to(tl.float32)[None, :]
+        if REST > 0:
+            c += tl.load(bias + other, mask=other < HEAD_DIM, other=0.0).to(tl.float32)[None, :]
     turned, second_turned = a * cos - b * sin, b * cos + a * sin
     if UNIT:
         squares = tl.sum(turned * turned + second_turned * second_turned, 1)
@@ -122,13 +145,13 @@ def turn_heads(
 
 @triton.jit
 def rotary_kv_kernel(
-    q, k, v, out, keys, values, key_scales, value_scales, positions, slots, cos_table, sin_table, q_gain, k_gain, eps,
-    unit_eps, growth, q_token, q_head, k_token, k_head, v_token, v_head, out_token, out_head,
+    q, k, v, out, keys, values, key_scales, value_scales, positions, slots, cos_table, sin_table, q_gain, k_gain,
+    k_bias, eps, unit_eps, growth, q_token, q_head, k_token, k_head, v_token, v_head, out_token, out_head,
     keys_block, keys_head, keys_slot, values_block, values_head, values_slot, scales_block, scales_head,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-    ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, UNIT: tl.constexpr, GROWS: tl.constexpr,
-    TILE: tl.constexpr, KV_TILE: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, FULL: tl.constexpr,
-    SCALED: tl.constexpr, VALUE_DIM: tl.constexpr,
+    ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, CENTRED: tl.constexpr, UNIT: tl.constexpr,
+    GROWS: tl.constexpr, TILE: tl.constexpr, KV_TILE: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+    FULL: tl.constexpr, SCALED: tl.constexpr, VALUE_DIM: tl.constexpr,
 ):  # fmt: skip
     """Some heads of one token: first programs for TILE heads of q, then those for KV_TILE heads of k and v."""
     token = tl.program_id(0).to(tl.int64)
@@ -146,8 +169,8 @@ def rotary_kv_kernel(
         head = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
         turn_heads(
             q + token * q_token + head * q_head, out + token * out_token + head * out_head, head, head < HEADS,
-            q_gain, cos, sin, eps, unit_eps, longer,
-            HEAD_DIM, ROTARY, INTERLEAVED, NORM, UNIT, GROWS, PAIRS, REST, False,
+            q_gain, q_gain, cos, sin, eps, unit_eps, longer,
+            HEAD_DIM, ROTARY, INTERLEAVED, NORM, False, UNIT, GROWS, PAIRS, REST, False,
         )  # fmt: skip
     else:
         slot = tl.load(slots + token)
@@ -159,19 +182,20 @@ def rotary_kv_kernel(
             turn_heads(
                 k + token * k_token + head * k_head,
                 keys + block * keys_block + head * keys_head + at * keys_slot, key_scales + scale_at, there,
-                k_gain, cos, sin, eps, unit_eps, 1.0,
-                HEAD_DIM, ROTARY, INTERLEAVED, NORM, UNIT, False, PAIRS, REST, SCALED,
+                k_gain, k_bias, cos, sin, eps, unit_eps, 1.0,
+                HEAD_DIM, ROTARY, INTERLEAVED, NORM or CENTRED, CENTRED, UNIT, False, PAIRS, REST, SCALED,
             )  # fmt: skip
-            number = tl.arange(0, FULL)[None, :]
-            inside = there[:, None] & (number < VALUE_DIM)
-            value = tl.load(v + (token * v_token + head * v_head)[:, None] + number, mask=inside)
-            if SCALED:
-                value = tl.where(inside, value.to(tl.float32), 0.0)
-                code = scale_code(tl.max(tl.abs(value), 1))
-                tl.store(value_scales + scale_at, code.to(tl.uint8), mask=there)
-                value = encode(value * scale_of(254 - code)[:, None])
-            target = values + (block * values_block + head * values_head + at * values_slot)[:, None] + number
-            tl.store(target, value, mask=inside)
+            if VALUE_DIM > 0:
+                number = tl.arange(0, FULL)[None, :]
+                inside = there[:, None] & (number < VALUE_DIM)
+                value = tl.load(v + (token * v_token + head * v_head)[:, None] + number, mask=inside)
+                if SCALED:
+                    value = tl.where(inside, value.to(tl.float32), 0.0)
+                    code = scale_code(tl.max(tl.abs(value), 1))
+                    tl.store(value_scales + scale_at, code.to(tl.uint8), mask=there)
+                    value = encode(value * scale_of(254 - code)[:, None])
+                target = values + (block * values_block + head * values_head + at * values_slot)[:, None] + number
+                tl.store(target, value, mask=inside)
 
 
 def rotate_and_write(
@@ -184,6 +208,7 @@ def rotate_and_write(
     pools: Pools,
     *,
     norms: Norms | None = None,
+    key_norm: KeyNorm | None = None,
     out: Tensor | None = None,
     interleaved: bool = False,
     unit_eps: float | None = None,
@@ -192,36 +217,39 @@ def rotate_and_write(
     """Rotated q, in `out` or in place; k, rotated, and v go to `slots` of `pools`.
 
     q           [tokens, heads, head_dim], float32, float16 or bfloat16; parts of a merged product will do
-    k           [tokens, kv_heads, head_dim], v [tokens, kv_heads, value_dim], of the same type; they stay as they are
+    k           [tokens, kv_heads, head_dim], v [tokens, kv_heads, value_dim], of the same type; they stay as they are.
+                A value_dim of 0: there are none
     positions   [tokens], int32 or int64, below the length of the tables
     slots       [tokens], int64; -1: k and v of this token are not written; no other slot twice
     out         as q; q itself if there is none
     growth      float32 [positions], as long as the tables
+    norms, key_norm   one of them at most
     """
     out = q if out is None else out
     _check(q, k, v, out, pools)
     _check_tokens(q, positions, slots)
-    _check_tables(q, tables, norms, growth)
+    _check_tables(q, tables, norms, key_norm, growth)
     tokens, heads, head_dim = q.shape
     if not tokens:
         return out
     rotary = 2 * tables.cos.shape[1]
     value_dim = pools.values.shape[3]
-    full = triton.next_power_of_2(value_dim)
+    full = triton.next_power_of_2(max(1, value_dim))
     tile, kv_tile = (max(1, PROGRAM // triton.next_power_of_2(size)) for size in (head_dim, max(head_dim, value_dim)))
     kv_heads, block_size = pools.keys.shape[1:3]
     q_gain, k_gain, eps = norms if norms is not None else (q, k, 0.0)
+    k_gain, k_bias, eps = key_norm if key_norm is not None else (k_gain, k, eps)
     keys, values, scales, _ = pools
     if scales is not None:
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     rotary_kv_kernel[(tokens, triton.cdiv(heads, tile) + triton.cdiv(kv_heads, kv_tile))](
         q, k, v, out, keys, values, *((keys, values) if scales is None else scales), positions, slots, *tables,
-        q_gain, k_gain, eps, 0.0 if unit_eps is None else unit_eps, tables.cos if growth is None else growth,
+        q_gain, k_gain, k_bias, eps, 0.0 if unit_eps is None else unit_eps, tables.cos if growth is None else growth,
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
         *keys.stride()[:3], *values.stride()[:3], *((0, 0) if scales is None else scales.keys.stride()[:2]),
         HEADS=heads, KV_HEADS=kv_heads, BLOCK_SIZE=block_size, HEAD_DIM=head_dim, ROTARY=rotary,
-        INTERLEAVED=interleaved, NORM=norms is not None, UNIT=unit_eps is not None, GROWS=growth is not None,
-        TILE=tile, KV_TILE=kv_tile, PAIRS=triton.next_power_of_2(rotary // 2),
+        INTERLEAVED=interleaved, NORM=norms is not None, CENTRED=key_norm is not None, UNIT=unit_eps is not None,
+        GROWS=growth is not None, TILE=tile, KV_TILE=kv_tile, PAIRS=triton.next_power_of_2(rotary // 2),
         REST=triton.next_power_of_2(head_dim - rotary) if rotary < head_dim else 0, FULL=full,
         SCALED=scales is not None, VALUE_DIM=value_dim, num_warps=1,
     )  # fmt: skip
@@ -260,7 +288,9 @@ def _check_tokens(q: Tensor, positions: Tensor, slots: Tensor) -> None:
 
 
 @once_for_each_form
-def _check_tables(q: Tensor, tables: RotaryTables, norms: Norms | None, growth: Tensor | None) -> None:
+def _check_tables(
+    q: Tensor, tables: RotaryTables, norms: Norms | None, key_norm: KeyNorm | None, growth: Tensor | None
+) -> None:
     for name, table in tables._asdict().items():
         fits = table.dim() == 2 and table.shape == tables.cos.shape and 0 < 2 * table.shape[1] <= q.shape[2]
         if not fits or table.dtype != torch.float32 or not table.is_contiguous() or table.device != q.device:
@@ -268,6 +298,9 @@ def _check_tables(q: Tensor, tables: RotaryTables, norms: Norms | None, growth: 
     if growth is not None and (growth.shape != tables.cos.shape[:1] or growth.dtype != torch.float32):
         raise ValueError(f"growth {growth.dtype}{list(growth.shape)} does not fit {len(tables.cos)} positions")
     gains = {} if norms is None else {"q_gain": norms.q_gain, "k_gain": norms.k_gain}
+    gains |= {} if key_norm is None else {"key_norm's gain": key_norm.gain, "key_norm's bias": key_norm.bias}
+    if norms is not None and key_norm is not None:
+        raise ValueError("norms have a gain for k, which has a norm of its own")
     for name, gain in gains.items():
         if gain.shape != q.shape[2:] or gain.dtype not in DTYPES or gain.stride(0) != 1 or gain.device != q.device:
             raise ValueError(f"{name} {gain.dtype}{list(gain.shape)} does not fit heads of {q.shape[2]}")

@@ -136,14 +136,16 @@ def parts_of(queries: int, longest: int) -> int:
 
 def has_room(heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a program of `score_kernel` has the shared memory there that queries of so many heads and keys take."""
-    rows = max(16, triton.next_power_of_2(heads)) + tile_of(dtype)
+    rows = max(16, triton.next_power_of_2(heads)) + tile_of(dtype, heads)
     taken = rows * max(16, triton.next_power_of_2(dim)) * dtype.itemsize + SUMS
     return taken <= NARROW or not is_narrow(device)
 
 
-def tile_of(dtype: torch.dtype) -> int:
-    """Keys that are scored together."""
-    return 32 if dtype == torch.float32 else 64
+def tile_of(dtype: torch.dtype, heads: int) -> int:
+    """Keys that are scored together. Exact products take many registers."""
+    if dtype == torch.float32:
+        return 32 if heads <= 64 else 16
+    return 64
 
 
 def configuration(queries: Tensor, keys: Tensor, longest: int, topk: int) -> tuple[dict[str, Any], dict[str, int]]:
@@ -155,7 +157,7 @@ def configuration(queries: Tensor, keys: Tensor, longest: int, topk: int) -> tup
         "HEADS_PADDED": max(16, triton.next_power_of_2(heads)),
         "DIM": dim,
         "DIM_PADDED": max(16, triton.next_power_of_2(dim)),
-        "TILE": tile_of(queries.dtype),
+        "TILE": tile_of(queries.dtype, heads),
         "PART": max(LEAST, triton.next_power_of_2(triton.cdiv(longest, PARTS))),
         "PRODUCT": tl.float32 if INTERPRETED else product,  # bfloat16 is raw bits there
     }

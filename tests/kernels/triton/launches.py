@@ -47,13 +47,22 @@ def launch_rotary_kv(module: Any, every: bool) -> None:
 
 
 def launch_rotary_of_few_models(module: Any, dtype: torch.dtype) -> None:
-    """DeepSeek's latents; Llama 4's layers that turn, and those that do not."""
+    """DeepSeek's latents, and by what it chooses tokens; Llama 4's layers that turn, and those that do not."""
     places, entry = (torch.empty(2, dtype=torch.int64),) * 2, torch.empty(2, 576, dtype=dtype)
     memory, out = torch.empty(3, 1, 32, 576, dtype=dtype), torch.empty(2, 128, 576, dtype=dtype)
     q, turns = torch.empty(2, 128, 192, dtype=dtype)[..., 128:], module.RotaryTables(*torch.empty(2, 100, 32))
     kept = module.Pools(memory[..., 512:], memory[..., :512])
     rows = entry[:, None, 512:], entry[:, None, :512]
     module.rotate_and_write(q, *rows, *places, turns, kept, out=out[..., 512:], interleaved=True)
+    keys, index, numbers = (
+        torch.empty(2, 1, 128, dtype=dtype),
+        torch.empty(3, 1, 32, 128, dtype=dtype),
+        torch.empty(128),
+    )
+    given = torch.empty(2, 64, 128, dtype=dtype), keys, keys[..., :0], *places, turns
+    for interleaved in (False, True):
+        norm, pool = module.KeyNorm(numbers, numbers, 1e-6), module.Pools(index, index[..., :0])
+        module.rotate_and_write(*given, pool, key_norm=norm, interleaved=interleaved)
     q, k, v = torch.empty(2, 56, 128, dtype=dtype).split([40, 8, 8], 1)
     pools, turns = (
         module.Pools(*torch.empty(2, 3, 8, 32, 128, dtype=dtype)),
@@ -65,9 +74,10 @@ def launch_rotary_of_few_models(module: Any, dtype: torch.dtype) -> None:
 
 
 def launch_attention_indexer(module: Any, every: bool) -> None:
-    """DeepSeek V3.2 and GLM-5, in blocks of two sizes, for long texts and short ones."""
+    """DeepSeek V3.2 and GLM-5, in blocks of two sizes, for long texts and short ones; as many heads as may be."""
     kinds = (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,)
-    for dtype, heads, block in itertools.product(kinds, (64, 32) if every else (64,), (16, 128) if every else (32,)):
+    counts, sizes = ((128, 64, 32), (16, 128)) if every else ((64,), (32,))
+    for dtype, heads, block in itertools.product(kinds, counts, sizes):
         queries, weights = torch.empty(2, heads, 128, dtype=dtype), torch.empty(2, heads)
         keys, numbers = torch.empty(3, 1, block, 128, dtype=dtype), torch.zeros(3, 2, dtype=torch.int32)
         chosen = module.ChosenTokens(*numbers, torch.zeros(2, 2048, dtype=torch.int32))

@@ -19,7 +19,7 @@ from actorserve.actors.worker.cpu.layers.elementwise import rotate  # noqa: E402
 from actorserve.actors.worker.cpu.layers.norm import RMSNorm  # noqa: E402
 from actorserve.actors.worker.cpu.layers.rotation import rotation_table  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales  # noqa: E402
-from actorserve.kernels.triton.rotary_kv import Norms, Pools, RotaryTables, rotate_and_write  # noqa: E402
+from actorserve.kernels.triton.rotary_kv import KeyNorm, Norms, Pools, RotaryTables, rotate_and_write  # noqa: E402
 from tests.kernels.reference.quantised_kv import dequantise, quantise  # noqa: E402
 from tests.kernels.reference.rotary import reference_norm, reference_rotate  # noqa: E402
 
@@ -304,3 +304,28 @@ def test_misfits_are_refused() -> None:
     refused("side by side", pools=fine.pools._replace(values=apart))
     refused("growth", growth=torch.ones(POSITIONS + 1, device=DEVICE))
     refused("k_gain", norms=fine.norms._replace(k_gain=torch.randn(32)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "rotary", "interleaved"),
+    [(torch.float32, 128, 64, False), (torch.float32, 20, 16, True), (torch.bfloat16, 20, 20, False)],
+)
+def test_keys_with_a_norm_of_their_own(dtype: torch.dtype, head_dim: int, rotary: int, interleaved: bool) -> None:
+    """Before they turn, and without values; queries have none."""
+    data = Data(Case(5, 6, 1, head_dim, rotary, dtype=dtype, interleaved=interleaved))
+    wanted, pools = data.wanted(data.q, 0), Pools(data.pools.keys, data.pools.values[..., :0])
+    gain, bias = torch.randn(2, head_dim, device=DEVICE)
+    data.k.add_(3)  # so that their mean counts
+    keys = torch.nn.functional.layer_norm(data.k.float(), (head_dim,), gain, bias, 1e-6)
+    given = data.k, data.k[..., :0], data.positions, data.slots, data.turns, pools
+    found = rotate_and_write(data.q, *given, key_norm=KeyNorm(gain, bias, 1e-6), interleaved=interleaved)
+    tolerance: Any = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(found.float(), wanted, **tolerance)
+    kept = written(data.pools.keys, data.slots).float()
+    torch.testing.assert_close(kept, data.wanted(keys, 1), **tolerance)
+    assert data.pools.values.isnan().all()
+    norms = Norms(gain, gain, EPS)
+    with pytest.raises(ValueError, match="norm of its own"):
+        rotate_and_write(data.q, *given, norms=norms, key_norm=KeyNorm(gain, bias, 1e-6), interleaved=interleaved)
+    with pytest.raises(ValueError, match="key_norm's bias"):
+        rotate_and_write(data.q, *given, key_norm=KeyNorm(gain, bias[1:], 1e-6), interleaved=interleaved)

@@ -61,7 +61,7 @@ class LatentAttention:
         self.v_up = HeadProducts(v_up.contiguous(), build.batch_invariant)
         self.indexer: GpuIndexer | None = None
         if spec.index is not None and sizes.index is not None:
-            self.indexer = GpuIndexer(build, spec.index, sizes.index, sizes.turning)
+            self.indexer = GpuIndexer(build, spec.index, sizes.index)
 
     def __call__(
         self, normed: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch, growth: Tensor | None = None

@@ -167,11 +167,32 @@ def test_members_of_a_group_choose_alike(checkpoints: Folders) -> None:
         starts = torch.tensor([0, 40], dtype=torch.int32, device=DEVICE)
         batch = GpuBatch(inputs, 0, starts, None)  # type: ignore[arg-type]
         batch = batch._replace(chosen=room_for_chosen(batch, 24))
-        GpuIndexer(build, spec.index, own.latent.index, own.latent.turning)(seen, latent, turns, pools, batch)
+        GpuIndexer(build, spec.index, own.latent.index)(seen, latent, turns, pools, batch)
         assert batch.chosen is not None
         found.append(batch.chosen.slots[24:])
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
     assert len({tuple(slots) for slots in found[0].tolist()}) == 16, "each sees other tokens"
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_heads_are_weighed_by(exact: bool, checkpoints: Folders) -> None:
+    """Is multiplied as it is: where 16 bits hold it, what it is multiplied with need not be widened."""
+    folder = checkpoints("deepseek_v32")
+    shape = read_architecture(read_json(folder / "config.json"))
+    read = open_checkpoint(folder, shape)
+    name = "model.layers.1.self_attn.indexer.weights_proj.weight"
+    given = torch.randn(read(name, slice(None), None).shape)
+    given = given.bfloat16().float() if exact else given
+
+    def get(wanted: str) -> torch.Tensor:
+        return given if wanted == name else read(wanted, slice(None), None)
+
+    build = GpuBuilder(shape, get, torch.bfloat16, DEVICE)
+    spec = build.layer(1).latent
+    assert spec is not None and spec.index is not None and shape.latent is not None and shape.latent.index is not None
+    weight = GpuIndexer(build, spec.index, shape.latent.index).weights.weight
+    assert weight.dtype == (torch.bfloat16 if exact else torch.float32)
+    assert torch.equal(weight.float(), given.to(DEVICE))
 
 
 def test_sizes_that_kernels_can_choose_by(checkpoints: Folders) -> None:
@@ -187,9 +208,9 @@ def test_sizes_that_kernels_can_choose_by(checkpoints: Folders) -> None:
 @pytest.mark.parametrize(
     ("heads", "dim", "dtype", "taken"),  # bytes of shared memory, as the compiler tells them for sm_86
     [
-        (128, 256, torch.float32, 163_972),
+        (128, 256, torch.float32, 147_588),
         (64, 256, torch.float32, 98_436),
-        (128, 128, torch.float32, 82_052),
+        (128, 128, torch.float32, 73_860),
         (128, 256, torch.float16, 99_584),
     ],
 )
