@@ -174,7 +174,7 @@ def test_pools_lie_in_it(keeper: Keeper, file: int, eight: bool) -> None:
 
     shape: Any = Shape()
     kind = torch.float8_e4m3fn if eight else torch.float32
-    sizes = shape.layers * pool_bytes(shape, 4, 16, kind)
+    sizes = pool_bytes(shape, 4, 16, kind)
     first = memory(keeper, file, 1)
     first.begin(4, needed(sizes), 1)
     pools = make_pools(shape, 4, 16, kind, DEVICE, take=first.take)

@@ -1,7 +1,7 @@
 """KV memory on a GPU, of a runner that keeps its rows on the host: what a step needs of it is sent before its first
 layer.
 
-Layers are of one shape, each with pools of its own; those of cross attention read another's, at other positions.
+Each layer has pools of its own; those of cross attention read another's, at other positions.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,16 +15,18 @@ from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
 from actorserve.kernels.triton.rotary_kv import Pools
 
 from ...model.architecture import Architecture
-from ...model.memory.kv import PoolSpec
+from ...model.memory.kv import GROUP, KVFormat, KVSpec, KVType, PoolSpec
 from ...model.memory.kv_memory import ITEM_BYTES, KVMemory, check_drafts_of_states
 from ...model.memory.machine import available_bytes
-from ...model.memory.windows import WindowPlan, plan_windows
+from ...model.memory.windows import Packing, WindowPlan, plan_windows
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import DraftModelOptions, read_speculative
 
 if TYPE_CHECKING:
     from .runner import GpuRunner
 
+Take = Callable[[int], torch.Tensor]  # so many bytes
+SCALE_BYTES = 1  # of a head's keys, or values, of 8 bits
 LOOK_S = 0.1  # between looks at memory that is being freed
 LOOKS = 100  # 10 s at most
 STILL = 5  # looks at which nothing more was free: what is not, others have
@@ -51,48 +55,75 @@ def make_pools(
     kind: torch.dtype,
     device: torch.device,
     windows: WindowPlan | None = None,
-    take: Callable[[int], torch.Tensor] | None = None,
+    take: Take | None = None,
 ) -> list[Pools]:
     """Each layer's keys and values [blocks, kv_heads, block_size, width] of zeros; of 8 bits with their scales. Latents
-    are keys, of which values are a part; what tokens are chosen by lies behind all of a layer's.
+    are keys, of which values are a part; what tokens are chosen by lies behind all of a layer's. A layer that reads the
+    keys of another has the same.
 
     In several block tables layers of the same place in their tables have the same memory, of which each has blocks of
     its own. `take`: bytes that are kept for it, which `pool_bytes` says, in the place of zeros.
     """
-    (spec,) = shape.kv.pools()
-    sizes = (1 if spec.values_in_keys else 2, blocks, spec.kv_heads, block_size, spec.key_dim)
-    pools = []
-    for _ in range(shape.layers if windows is None else len(windows.tables[0])):
-        if take is None:
-            keys, values, index = _parts(torch.zeros(sizes, dtype=kind, device=device), spec)
-            pools.append(Pools(keys, values, Scales.make(keys) if kind == E4M3 else None, index))
-            continue
-        bytes_of_both, *of_scales = pool_bytes(shape, blocks, block_size, kind)
-        keys, values, index = _parts(take(bytes_of_both).view(kind).view(sizes), spec)
-        scales = [take(size).view(sizes[:4]).unbind(0) for size in of_scales]
-        pools.append(Pools(keys, values, Scales(*scales[0]) if scales else None, index))
-    if windows is None:
-        return pools
-    place = {layer: place for table in windows.tables for place, layer in enumerate(table)}
-    return [pools[place[layer]] for layer in range(shape.layers)]
-
-
-def _parts(memory: torch.Tensor, spec: PoolSpec) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """(keys, values, what tokens are chosen by) of one layer, whose memory has the first two, or keys alone; the third
-    are numbers that each key is counted with."""
-    keys, values, index = memory[0], memory[-1], None
-    if spec.beside:
-        tokens = memory.numel() // spec.key_dim
-        parts = memory.flatten().split([tokens * (spec.key_dim - spec.beside), tokens * spec.beside])
-        keys, index = (part.view(*keys.shape[:3], -1) for part in parts)
-    return keys, keys[..., : spec.value_dim] if spec.values_in_keys else values, index
+    if take is None:
+        take = partial(torch.zeros, dtype=torch.uint8, device=device)
+    given = blocks, block_size, kind, take
+    if windows is not None and windows.packing is not None:
+        own = dict(_packed_pools(shape.kv, windows, windows.packing, *given))
+    else:
+        specs = _specs(shape.kv)
+        tables = [tuple(specs)] if windows is None else windows.tables
+        made = [_own_pools(specs[layer], *given) for layer in tables[0]]
+        own = {layer: made[place] for table in tables for place, layer in enumerate(table)}
+    layers = enumerate(shape.kv.layers)
+    return [own[index if layer is None or layer.source is None else layer.source] for index, layer in layers]
 
 
 def pool_bytes(shape: Architecture, blocks: int, block_size: int, kind: torch.dtype) -> list[int]:
-    """Of a layer's keys and values, and of the scales of both, where there are such."""
-    (spec,) = shape.kv.pools()
-    tokens = (1 if spec.values_in_keys else 2) * blocks * spec.kv_heads * block_size
-    return [tokens * spec.key_dim * kind.itemsize, *([tokens] if kind == E4M3 else [])]
+    """What each layer takes one after the other: of its keys and values, and of the scales of both, if it has any."""
+    return [size for spec in _specs(shape.kv).values() for size in _own_bytes(spec, blocks, block_size, kind)]
+
+
+def _specs(kv: KVSpec) -> dict[int, PoolSpec]:
+    """The shapes of what layers keep, by layer; without those that read the keys of others."""
+    return dict(sorted((layer, spec) for spec in kv.pools() for layer in spec.layers))
+
+
+def _own_bytes(spec: PoolSpec, blocks: int, block_size: int, kind: torch.dtype) -> list[int]:
+    tokens, width = blocks * spec.kv_heads * block_size, spec.key_dim + (0 if spec.values_in_keys else spec.value_dim)
+    return [tokens * width * kind.itemsize, *([2 * tokens] if kind == E4M3 else [])]
+
+
+def _own_pools(spec: PoolSpec, blocks: int, block_size: int, kind: torch.dtype, take: Take) -> Pools:
+    """Of one layer, in memory that no other has, one part behind the other: keys, what tokens are chosen by, which are
+    numbers that each key is counted with, and values."""
+    numbers, *scales = (take(size) for size in _own_bytes(spec, blocks, block_size, kind))
+    sizes = blocks, spec.kv_heads, block_size
+    widths = spec.key_dim - spec.beside, spec.beside, 0 if spec.values_in_keys else spec.value_dim
+    parts = numbers.view(kind).split([math.prod(sizes) * width for width in widths])
+    keys, index, values = (part.view(*sizes, width) for part, width in zip(parts, widths, strict=True))
+    if spec.values_in_keys:
+        values = keys[..., : spec.value_dim]
+    of_both = Scales(*scales[0].view(2, *sizes).unbind(0)) if scales else None
+    return Pools(keys, values, of_both, index if spec.beside else None)
+
+
+def _packed_pools(
+    kv: KVSpec, plan: WindowPlan, packing: Packing, blocks: int, block_size: int, kind: torch.dtype, take: Take
+) -> Iterator[tuple[int, Pools]]:
+    """By layer: keys of all in one memory, and values in another, of whose blocks each has a row of tokens for each
+    head of the layers of a table; see Packing. Scales are as many as a block has rows."""
+    memories = [take(blocks * block_size * numbers * kind.itemsize).view(kind) for numbers in packing]
+    scales: dict[int, torch.Tensor] = {}  # by the number of rows
+    for own in plan.specs(kv):
+        (spec,) = own.pools()
+        rows = packing.rows(spec)
+        if kind == E4M3 and rows not in scales:
+            scales[rows] = take(2 * blocks * rows * block_size).view(2, blocks, rows, block_size)
+        both = [memory.view(blocks, rows, block_size, -1) for memory in memories]
+        for place, layer in enumerate(spec.layers):
+            heads = slice(place * spec.kv_heads, (place + 1) * spec.kv_heads)
+            of_both = Scales(*scales[rows][:, :, heads].unbind(0)) if scales else None
+            yield layer, Pools(both[0][:, heads], both[1][:, heads], of_both)
 
 
 def check_block_size(config: Config) -> None:
@@ -123,10 +154,11 @@ def kv_kind(config: Config, dtype: torch.dtype, device: torch.device) -> torch.d
 
 def kv_block_bytes(shape: Architecture, block_size: int, kind: torch.dtype, windows: WindowPlan | None = None) -> int:
     """The size of one KV block in all layers, or those of one table, scales included."""
-    kv = shape.kv if windows is None else windows.specs(shape.kv)[0]
-    layers = shape.layers if windows is None else len(windows.tables[0])
-    scales = 2 * layers * shape.kv_heads * block_size if kind == E4M3 else 0
-    return kv.block_bytes(block_size, kind.itemsize) + scales
+    one = KVFormat(str(kind), GROUP * kind.itemsize, SCALE_BYTES if kind == E4M3 else 0)
+    kept = KVType(one.name, one, one)
+    if windows is None:
+        return shape.kv.block_bytes(block_size, kept)
+    return windows.block_bytes(shape.kv, block_size, kept)
 
 
 def plan_memory(config: Config, shape: Architecture, max_length: int, kind: torch.dtype, beside: int = 0) -> KVMemory:

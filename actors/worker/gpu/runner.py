@@ -294,7 +294,8 @@ class GpuRunner:
         inputs = self._inputs.part(n + 1, size.tokens)
         self._make_inputs(rows, starts, firsts, inputs, size.tokens, given)
         self._add_inputs(rows, starts, inputs)
-        hidden = self._forward(self._seen(self._batch(size, self.scratch, self.pools[0].keys), given=True))
+        keys = self.pools[self.scratch.layer].keys
+        hidden = self._forward(self._seen(self._batch(size, self.scratch, keys), given=True))
         self.sampler.keep(hidden.of(at.last[: self._draws(size)]))
         return hidden
 

@@ -238,7 +238,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
         context.log.warning("%s", words)
     if group is not None:
         blocks = group.minimum(blocks)
-    layers = model.shape.layers * pool_bytes(model.shape, blocks, config.block_size, kind)
+    layers = pool_bytes(model.shape, blocks, config.block_size, kind)
     _make_pools(config, runner, blocks, windows, kept.begin(blocks, needed(layers)))
     if isinstance(runner, StatefulRunner):
         runner.give_states(plan.snapshots(config, room))

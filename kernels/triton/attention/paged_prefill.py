@@ -132,7 +132,8 @@ def configuration(
     """
     options = constants(dtype, keys, heads, scoring, TILE_BYTES, values, by_head)
     if dtype == torch.float32:  # as in paged_decode.py
-        stages = 1 if options["SCALED"] else 2
+        wide = options["PADDED"] > 256 and not options["REST"]  # queries and results take registers enough
+        stages = 1 if options["SCALED"] or wide else 2
         return options | {"TILE": 16} | packing(16, options["GROUP"]), {"num_warps": 4, "num_stages": stages}
     wide = max(options["PADDED"], options["VALUE_PADDED"]) > 128  # where registers for the sums of 128 rows are short
     packed = 64 if wide else 128
@@ -263,7 +264,8 @@ def _prefill(
         furthest = tl.maximum(position, behind - 1)
         high = tl.minimum(tl.maximum(high, tl.max(behind, 0)), length)
     low = tl.maximum(first - WINDOW + 1, 0) if WINDOW > 0 else 0
-    one: tl.constexpr = (WINDOW > 0) | (REST > 0)  # loop, of tiles that are masked; of latents two take registers
+    # one loop, of tiles that are masked; of latents and of heads above 256 two take registers
+    one: tl.constexpr = (WINDOW > 0) | (REST > 0) | (PADDED > 256)
     masked = low // TILE * TILE if one else tl.maximum(first + 1, 0) // TILE * TILE
     if (REST > 0) & (WINDOW == 0):  # 0, but unknown before it runs: of a known one slots' offsets would be kept, too
         masked = tl.maximum(0 - tokens, 0)

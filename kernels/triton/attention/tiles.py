@@ -42,6 +42,15 @@ class Scratch(NamedTuple):
         options: dict[str, Any] = {"dtype": torch.float32, "device": device}
         return cls(torch.empty(rows, heads, splits, head_dim, **options), torch.empty(rows, heads, splits, **options))
 
+    def of_heads(self, heads: int, head_dim: int) -> Scratch:
+        """The same memory for a layer of other heads, which have no more numbers in all, and are no more."""
+        rows, own, splits, width = self.partial.shape
+        if (heads, head_dim) == (own, width):
+            return self
+        count = rows * heads * splits
+        partial = self.partial.view(-1)[: count * head_dim].view(rows, heads, splits, head_dim)
+        return self._replace(partial=partial, sums=self.sums.view(-1)[:count].view(rows, heads, splits))
+
     def splits(self, out: Tensor) -> int:
         """Their number; ValueError if this is not for results like `out`."""
         partial, sums, _ = self

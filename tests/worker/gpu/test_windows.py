@@ -25,8 +25,10 @@ from actorserve.actors.worker.gpu.memory import make_pools, plan_memory  # noqa:
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
 from tests.scheduler import engine_model  # noqa: E402
 from tests.scheduler.engine_model import MAX_TOKENS, Bench  # noqa: E402
+from tests.support.models.census import write_tiny  # noqa: E402
 from tests.support.selection import slow  # noqa: E402
 
+from ..adapter.test_twin import GEMMA4_26B, GEMMA4_E2B  # noqa: E402
 from ..driver import Driver, Sequence, config_for, make_runner  # noqa: E402
 from .test_runner import load_model, prompt  # noqa: E402
 
@@ -50,6 +52,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 KINDS["by transformers"] = KINDS["others"]
+DIFFERING: dict[str, tuple[str, dict[str, Any]]] = {  # by transformers, too; as published, which are made small
+    "Gemma 4 26B-A4B": ("gemma4_text", GEMMA4_26B),
+    "Gemma 4 E2B": ("gemma4_text", GEMMA4_E2B),
+    "MiMo-V2": ("mimo_v2_flash", {}),
+}
 
 
 class GpuWorker:
@@ -89,7 +96,7 @@ class GpuBench(Bench):
 
 
 def load(kind: str, folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch) -> GpuModel:
-    if kind != "by transformers":
+    if kind != "by transformers" and kind not in DIFFERING:
         return load_model(folder)
     from actorserve.actors.worker.gpu.adapted.load import load_on_gpu
 
@@ -99,19 +106,24 @@ def load(kind: str, folder: Path, config: Config, monkeypatch: pytest.MonkeyPatc
     return load_on_gpu(config, resolve_model(config), DEVICE)
 
 
-@pytest.mark.parametrize("kind", ["plain layers", *slow("others", "chunks", "by transformers")])
+@pytest.mark.parametrize("kind", ["plain layers", *slow("others", "chunks", "by transformers", *DIFFERING)])
 def test_text_over_window_tables_is_that_of_a_cpu(
-    kind: str, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
+    kind: str, checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One memory that is too small for all, of which tables let go and which others are given at once."""
     monkeypatch.setattr(engine_model, "BLOCK", BLOCK)
-    name, changes = KINDS[kind]
-    folder = checkpoints(name, **changes)
-    sizes = {"max_model_len": MAX_TOKENS, "max_num_seqs": ROWS, "max_num_batched_tokens": BUDGET}
+    if kind in DIFFERING:
+        write_tiny(DIFFERING[kind][0], folder := tmp_path, DIFFERING[kind][1])
+    else:
+        folder = checkpoints(KINDS[kind][0], **KINDS[kind][1])
+    sizes: dict[str, Any] = {"max_model_len": MAX_TOKENS, "max_num_seqs": ROWS, "max_num_batched_tokens": BUDGET}
+    if kind in DIFFERING:
+        sizes["model_impl"] = "transformers"
     config = config_for(folder, block_size=BLOCK, **sizes)
     prompts = [prompt(50, 1) + prompt(5 + 4 * n, n) for n in range(3)]
     wanted = Driver(make_runner(config, rows=ROWS)).run([Sequence(own, 3) for own in prompts])
     bench = GpuBench(load(kind, folder, config, monkeypatch), config)
+    assert bench.memory.windows is not None and (bench.memory.windows.packing is not None) == (kind in DIFFERING)
     refs = [bench.submit(own, 3, ignore_eos=True) for own in prompts[:2]]
     held: list[int] = []
     for turn in range(400):

@@ -52,6 +52,7 @@ class AdaptedGpuModel(GpuModel):
         self.scorings = [
             Scoring(layer.scale, layer.window, layer.soft_cap, layer.chunk) for layer in shape.kv.layers if layer
         ]
+        self.heads = [(layer.heads, layer.value_dim) for layer in shape.kv.layers if layer]
         self.passes = Passes(model)
         use_attention(model, NAME)
         self.unturned = RotaryTables(torch.ones(1, 1, device=device), torch.zeros(1, 1, device=device))
@@ -66,7 +67,7 @@ class AdaptedGpuModel(GpuModel):
         return Hidden(answer, answer[:, :0])  # nothing is left to be added
 
     def _step(self, batch: GpuBatch, pools: list[Pools], past: int = 0) -> DeviceStep:
-        return DeviceStep(self.seen, self.scorings, batch.by_layer(self.table_of), pools, self.unturned, past)
+        return DeviceStep(self.seen, self.scorings, self._by_layer(batch), pools, self.unturned, past)
 
     def _group(self, group: Group, batch: GpuBatch, pools: list[Pools], kept: KeptRows) -> Tensor:
         """What the decoder makes of a group, whose states are then behind it."""
@@ -83,6 +84,19 @@ class AdaptedGpuModel(GpuModel):
         with attending(step):
             hidden = self.passes.hidden(batch.inputs.ids.view(shape), batch.inputs.positions.view(shape), cache)
         return hidden.flatten(0, 1)
+
+    def _by_layer(self, batch: GpuBatch) -> list[GpuBatch]:
+        """The step as each layer sees it, by its block table and its heads."""
+        made: dict[tuple[int, tuple[int, int]], GpuBatch] = {}
+        kinds, beside = [*zip(self.table_of, self.heads, strict=True)], batch.chunk_scratch
+        for table, heads in kinds:
+            if (table, heads) not in made:
+                made[table, heads] = batch._replace(
+                    inputs=batch.inputs.of(table),
+                    scratch=batch.scratch.of_heads(*heads),
+                    chunk_scratch=None if beside is None else beside.of_heads(*heads),
+                )
+        return [made[kind] for kind in kinds]
 
     def norm(self, hidden: Hidden, out: Tensor | None = None) -> Tensor:
         """It was normed as the last part of the decoder."""

@@ -1,8 +1,8 @@
 """What a GPU's memory, runner and sampler ask of a model's shape, of one that layers of transformers compute; and
 whether its attention is such as the kernels have.
 
-Kernels take heads of multiples of 16 numbers, and pools have one width for keys and values: narrower ones are filled up
-with zeros, which change no product. Knows no tensors.
+Kernels take heads of multiples of 16 numbers, and values no wider than keys: what is narrower is filled up with zeros,
+which change no product. Heads may differ from layer to layer. Knows no tensors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AdaptedShape(Architecture, frozen=True, kw_only=True):
 
     @property
     def kv(self) -> KVSpec:
-        """As pools have it: of each layer, and behind those of layers that read the keys of another once more."""
+        """As pools have it: of each layer, and of layers that read the keys of another."""
         return self.kept
 
 
@@ -59,18 +59,14 @@ def shape_of(kv: KVSpec, hidden: int, words: int) -> AdaptedShape:
     """Of a model whose decoder answers with so many numbers a token; Unfit if kernels or pools cannot have it."""
     layers = [_widened(layer) for layer in _attending(kv)]
     own = [layer for layer in layers if layer.source is None]
-    sizes = {(layer.heads, layer.kv_heads, layer.key_dim) for layer in layers}
-    if len(sizes) > 1:
-        said = ", ".join(f"{heads} of {width} over {kv_heads}" for heads, kv_heads, width in sorted(sizes))
-        raise Unfit(f"has layers whose heads differ ({said}), for which a GPU has no memory {INSTEAD}")
-    ((heads, kv_heads, width),) = sizes
+    first = layers[0]
     return AdaptedShape(
         vocab_size=words,
         hidden_size=hidden,
         intermediate_size=0,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=width,
+        heads=first.heads,
+        kv_heads=first.kv_heads,
+        head_dim=first.key_dim,
         norm_eps=0.0,
         windows=tuple(layer.window for layer in own),
         rope=Rope(),
@@ -99,10 +95,10 @@ def _attending(kv: KVSpec) -> list[LayerAttention]:
 
 def _widened(layer: LayerAttention) -> LayerAttention:
     """As wide as kernels take it."""
-    width = -(-max(layer.key_dim, layer.value_dim) // STEP) * STEP
+    width, narrower = (-(-size // STEP) * STEP for size in (max(layer.key_dim, layer.value_dim), layer.value_dim))
     if width > LARGEST_HEAD:
         raise Unfit(f"has heads of {width} numbers, and on a GPU {LARGEST_HEAD} are most {INSTEAD}")
     if layer.heads % layer.kv_heads or layer.heads // layer.kv_heads > LARGEST_GROUP:
         shared = f"{layer.heads} heads of queries over {layer.kv_heads} of keys"
         raise Unfit(f"has {shared}, of which on a GPU up to {LARGEST_GROUP} share one {INSTEAD}")
-    return replace(layer, key_dim=width, value_dim=width)
+    return replace(layer, key_dim=width, value_dim=narrower)

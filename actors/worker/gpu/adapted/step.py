@@ -33,8 +33,8 @@ class DeviceStep:
         unturned: RotaryTables,
         past: int = 0,
     ) -> None:
-        """`scorings` and `batches` are those of layers, with those that read another's keys; `pools` of layers that
-        have some. `unturned`: one position, of no angle. `past`: positions before this step, where rows go alone."""
+        """`scorings`, `batches` and `pools` are those of layers, with those that read another's keys. `unturned`: one
+        position, of no angle. `past`: positions before this step, where rows go alone."""
         self.calls, self.place, self.past = iter(seen.asked), seen.place, past
         self.scorings, self.batches, self.pools, self.unturned = scorings, batches, pools, unturned
         self.given: dict[int, tuple[Tensor, Tensor]] = {}
@@ -57,7 +57,7 @@ class DeviceStep:
         width = pools.keys.shape[3]
         queries = _flat(call.queries, width)
         if asked.layer == asked.source:
-            new = _flat(keys, width), _flat(values, width)
+            new = _flat(keys, width), _flat(values, pools.values.shape[3])
             rotate_and_write(queries, *new, self.nowhere, batch.inputs.slots, self.unturned, pools)
         sinks: Tensor | None = call.options.get("s_aux")
         by_head = ByHead() if sinks is None else ByHead(sinks.float().contiguous())

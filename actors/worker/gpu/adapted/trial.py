@@ -25,6 +25,7 @@ from ...adapter.verify import PROMPTS, Schedule, Verdict, compare, failure_words
 from ...cpu.memory.states import RowStates
 from ..compilations import writable_cache
 from ..executor import GpuBatch
+from ..layers.scratch import widest_of
 from ..memory import is_out_of_memory, make_pools
 from .groups import KeptRows
 from .model import AdaptedGpuModel
@@ -95,8 +96,7 @@ class DeviceTrial(Schedule):
         decoding = own.count(1)
         starts = list(accumulate(own, initial=0))[decoding:]
         others = self._there(starts, torch.int32) if len(starts) > 1 else None
-        heads, width = self.model.shape.heads, self.model.shape.head_dim
-        scratch = Scratch.of(max(1, decoding), heads, width, 1, self.model.device)
+        scratch = Scratch.of(max(1, decoding), *widest_of(self.model.shape), 1, self.model.device)
         batch = GpuBatch(self._inputs(rows, texts, tables, done, sizes), decoding, others, scratch)
         if self.model.groups is not None:
             groups = self.model.groups.of(np.array(own), np.array(done)[rows])

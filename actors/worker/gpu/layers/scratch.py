@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.triton.attention import paged_prefill
-from actorserve.kernels.triton.attention.decode_launch import places_of
+from actorserve.kernels.triton.attention.decode_launch import kind_of, places_of
 from actorserve.kernels.triton.attention.paged_decode import split_count
 from actorserve.kernels.triton.attention.tiles import Scratch
 
@@ -35,17 +35,29 @@ def processors_of(device: torch.device) -> int:
 
 
 def attention_of(shape: Architecture) -> LayerAttention:
-    """That of any layer, as far as memory for results goes, in which they are alike."""
-    layer = shape.kv.layers[0]
-    assert layer is not None, "all layers attend"
-    return layer
+    """That of the layer whose keys are divided into most parts: it sees everything, if one does, by the fewest
+    programs. In most models layers are alike but for their windows."""
+    layers = [layer for layer in shape.kv.layers if layer is not None]
+    assert layers, "some layer attends"
+    return min(layers, key=lambda layer: (layer.window is not None, _places(layer)))
+
+
+def widest_of(shape: Architecture) -> tuple[int, int]:
+    """(heads of queries, numbers of each) for whose results the results of any layer have room."""
+    layers = [layer for layer in shape.kv.layers if layer is not None]
+    heads = max(layer.heads for layer in layers)
+    return heads, max(-(-layer.heads * layer.value_dim // heads) for layer in layers)
 
 
 def decode_splits(layer: LayerAttention, rows: int, longest: int, processors: int) -> int:
     """In how many parts the keys of so many rows are divided, of up to `longest` positions each."""
-    latents = layer.values_in_keys
-    places = places_of(layer.heads, layer.kv_heads, latents)
-    return split_count(rows, places, longest, processors, "latents" if latents else "16 bits")
+    padded = 1 << (layer.key_dim - 1).bit_length()
+    kind = kind_of(torch.bfloat16, padded, scaled=False, latents=layer.values_in_keys)
+    return split_count(rows, _places(layer), longest, processors, kind)
+
+
+def _places(layer: LayerAttention) -> int:
+    return places_of(layer.heads, layer.kv_heads, layer.values_in_keys)
 
 
 class SplitScratch:
@@ -56,19 +68,21 @@ class SplitScratch:
         alone. `counts`: of rows that decode, for which there are graphs, and the most that there may be."""
         longest = shape.chosen_within(longest) or longest
         processors, layer = processors_of(device), attention_of(shape)
-        self._layer, self._longest, self._device, self.processors = layer, longest, device, processors
+        self._longest, self._device, self.processors = longest, device, processors
+        self.layer = shape.kv.layers.index(layer)  # by whose keys chunks are divided
+        self._heads, self._width = widest_of(shape)
         self._seen = max(longest if own is None or own.window is None else own.window for own in shape.kv.layers)
         self._splits = {count: decode_splits(layer, count, longest, processors) for count in sorted(counts)}
         self._uneven, self._plain = {count: self._parts(count) for count in self._splits}, self._splits
         both = self._plain | {count: max(self._plain[count], parts) for count, parts in self._uneven.items()}
         most = max(size * splits for size, splits in both.items())
         self._least: int | None = None
-        self._partial = torch.empty(most * layer.heads * layer.value_dim, device=device)
-        self._sums = torch.empty(most * layer.heads, device=device)
+        self._partial = torch.empty(most * self._heads * self._width, device=device)
+        self._sums = torch.empty(most * self._heads, device=device)
 
     def _parts(self, rows: int) -> int:
         """In how many parts long ones among so many rows are divided at most."""
-        of_row = self._layer.heads * self._layer.value_dim * 4
+        of_row = self._heads * self._width * 4
         return min(MOST_PARTS, -(-self._seen // LONG), max(1, MOST_BYTES // (of_row * rows)))
 
     def divides(self, rows: int) -> bool:
@@ -92,7 +106,7 @@ class SplitScratch:
 
     def of(self, rows: int) -> Scratch:
         """For so many rows that decode."""
-        heads, width = self._layer.heads, self._layer.value_dim
+        heads, width = self._heads, self._width
         counts = [*self._splits]
         splits = self._splits[size_for(counts, rows) or counts[-1]]
         count = rows * heads * splits
@@ -101,6 +115,6 @@ class SplitScratch:
 
     def of_chunks(self, tokens: int, chunks: int, keys: Tensor) -> Scratch | None:
         """For so many chunks of so many tokens, if their keys, such as lie in `keys`, are to be divided."""
-        heads, rows = self._layer.heads, FEW_ROWS if chunks <= FEW_CHUNKS else FEW_CHUNKS + 1
+        heads, rows = self._heads, FEW_ROWS if chunks <= FEW_CHUNKS else FEW_CHUNKS + 1
         splits = paged_prefill.split_count(tokens, rows, heads, keys, self._longest, self.processors, chunks)
-        return Scratch.of(tokens, heads, self._layer.value_dim, splits, self._device) if splits > 1 else None
+        return Scratch.of(tokens, heads, self._width, splits, self._device) if splits > 1 else None

@@ -51,7 +51,8 @@ def jobs_of(
 
 def check(result: Result) -> None:
     job = result["job"]
-    exact = job["dtype"] == "float32" and job["pools"] == E4M3  # for checks: nothing is fetched ahead
+    wide = job["kernel"] == "prefill" and job["head_dim"] > 256 and "latent" not in job.get("given", {})
+    exact = job["dtype"] == "float32" and (job["pools"] == E4M3 or wide)  # for checks: nothing is fetched ahead
     assert max(result["spills"]) <= 8 * exact, result  # bytes stored and loaded; ptxas has two with any registers
     assert 0 < result["registers"] <= 255, result
     assert -(-result["registers"] // 8) * 8 * 32 * result["warps"] <= REGISTERS, result
@@ -151,7 +152,9 @@ def test_what_few_models_ask_for(quick: Quick) -> None:
 @pytest.mark.parametrize("arch", SHARED)
 def test_all_that_models_ask_for(tmp_path: Path, arch: int, dtype: str, triton: str) -> None:
     for pools in (None, E4M3) if arch >= 89 else (None,):
-        for result in compiled(tmp_path / str(pools), feature_jobs(arch, dtype, pools), triton):
+        jobs = feature_jobs(arch, dtype, pools)
+        jobs += [job | {"divided": True} for job in jobs if (job["name"], job["kernel"]) == ("Gemma 4", "prefill")]
+        for result in compiled(tmp_path / str(pools), jobs, triton):
             check(result)
 
 

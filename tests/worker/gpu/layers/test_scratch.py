@@ -13,11 +13,13 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
 from actorserve.actors.model.architecture import Architecture
+from actorserve.actors.model.memory.kv import KVSpec, LayerAttention
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.model.shapes import IndexShape, LatentShape
+from actorserve.actors.worker.gpu.adapted.shape import shape_of
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes, smallest
 from actorserve.actors.worker.gpu.layers import scratch
-from actorserve.actors.worker.gpu.layers.scratch import SplitScratch
+from actorserve.actors.worker.gpu.layers.scratch import SplitScratch, attention_of
 from actorserve.kernels.pages import Scoring
 from actorserve.kernels.triton.attention.paged_prefill import configuration
 
@@ -93,6 +95,24 @@ def test_windows_hold_no_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for windows, divides in (((4096,), False), ((4096, None), True), ((32768,), True)):
         shape = msgspec.structs.replace(SHAPE, windows=windows)
         assert SplitScratch(shape, 131072, [64], CPU).divides(64) == divides
+
+
+def test_layers_whose_heads_differ_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are divided as is best for those that see everything, and results of any layer have room."""
+    monkeypatch.setattr(scratch, "PROCESSORS", PROCESSORS)
+    narrow = LayerAttention(heads=24, kv_heads=8, key_dim=256, value_dim=128, scale=1.0, window=1024)
+    wide = msgspec.structs.replace(narrow, heads=16, kv_heads=2, key_dim=512, value_dim=512, window=None)
+    shape = shape_of(KVSpec(layers=(narrow, narrow, wide, msgspec.structs.replace(wide, source=2))), 64, 99)
+    assert attention_of(shape) == wide
+    found = SplitScratch(shape, 32768, [1, 16], CPU)
+    assert found.layer == 2 and found.of(1).partial.shape[2] == 2 * PROCESSORS // 2 - 4, "128 are most"
+    for own in (found.of(16), found.of_chunks(16, 1, torch.empty(1, 2, 16, 512))):
+        assert own is not None
+        rows, splits = own.partial.shape[0], own.partial.shape[2]
+        for layer in (narrow, wide):
+            part = own.of_heads(layer.heads, layer.value_dim)
+            assert part.splits(torch.empty(rows, layer.heads, layer.value_dim)) == splits
+            assert part.partial.data_ptr() == own.partial.data_ptr() and part.sums.data_ptr() == own.sums.data_ptr()
 
 
 @pytest.mark.parametrize("heads", [8, 16])

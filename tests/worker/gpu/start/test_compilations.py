@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -233,15 +234,23 @@ def prompts(rows: int, length: int, adapters: int) -> Iterator[Sequence]:
 def traffic(names: list[str], setup: dict[str, Any], drafts: int) -> dict[str, list[str]]:
     from actorserve.kernels.triton.attention import indexer
 
+    indexer.UNDIVIDED = 512 if setup is SETUPS["chosen in parts"] else 16384
+    found, runner = counted_by(names, partial(make_runner, setup, drafts), setup, drafts)
+    return found | {"launched": launched_by_a_layer(runner)}
+
+
+def counted_by(
+    names: list[str], make: Callable[[], Any], setup: dict[str, Any], drafts: int = 0
+) -> tuple[dict[str, list[str]], Any]:
+    """What is compiled before and after, and the runner that was made last."""
     from ..test_runner import GpuDriver
 
     for kernel in all_kernels():
         kernel.device_caches.clear()
-    indexer.UNDIVIDED = 512 if setup is SETUPS["chosen in parts"] else 16384
-    compile_first(names, setup, drafts)
+    compile_first(names, make)
     before = names.copy()
     names.clear()
-    runner = make_runner(setup, drafts)
+    runner = make()
     runner.profile_steps()
     if setup["graphs"]:
         for kind in runner._graphs().values():
@@ -253,17 +262,17 @@ def traffic(names: list[str], setup: dict[str, Any], drafts: int) -> dict[str, l
         driver = GpuDriver(runner, budget=setup["tokens"], preempt=0.05, seed=seed, drafts=drafts)
         driver.free = list(range(len(runner.pools[0].keys)))
         driver.run([*prompts(setup["rows"], setup["length"], runner.sizes.adapters)])
-    return {"before": before, "beside": beside, "after": names.copy(), "launched": launched_by_a_layer(runner)}
+    return {"before": before, "beside": beside, "after": names.copy()}, runner
 
 
-def compile_first(names: list[str], setup: dict[str, Any], drafts: int) -> None:
+def compile_first(names: list[str], make: Callable[[], Any]) -> None:
     """As a worker does, whose memory nobody has written to by then."""
     from actorserve.actors.worker.gpu.compilations import compile_ahead
 
     names.clear()
     torch.empty = EMPTY
     with torch.inference_mode(), Unwritten():
-        runner = make_runner(setup, drafts)
+        runner = make()
         count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs)
     torch.empty = torch.zeros  # type: ignore[assignment]
     assert count == len(names)
