@@ -97,7 +97,8 @@ class Frontend(LoopActor):
         longest = self.context.config.max_header_bytes
         channel, server = self.context.channel, runner.server
         upgrades = UpgradeLog(self.engine)
-        self.pool = ConnectionPool(channel, journal, self.answers, server, self.tls, ends, longest, upgrades)
+        over = self.engine.nobody_goes_on
+        self.pool = ConnectionPool(channel, journal, self.answers, server, self.tls, ends, longest, upgrades, over)
         if self.tls is not None:
             first = self.context.spec.index == 0
             self.certificates = Certificates(self.context.config, self.pool.use_certificates, first)

@@ -140,6 +140,10 @@ class FrontendEngine(Engine):
         self._jobs.count()
         self._jobs.end_overdue()
 
+    def nobody_goes_on(self, refs: Iterable[int]) -> None:
+        """The connections of a predecessor that were answered from these slots are over."""
+        self._orphans.give_up(refs)
+
     @property
     def gives_up(self) -> bool:
         """Does the server end at once?"""

@@ -73,6 +73,32 @@ async def test_a_stream_is_kept_while_its_connection_may_come(others: Others, co
     assert cancel.refs == render.refs and others.table.is_cancelled(render.refs[0])
 
 
+async def test_a_stream_whose_connection_is_over_is_given_up_at_once(others: Others) -> None:
+    """The others wait for theirs, and what can be asked for again goes on."""
+    others.engine.submit(job())
+    others.engine.submit(job())
+    gone, waits = (render.refs[0] for render in others.received("renderer-0"))
+    others.put_prompt([gone, waits])
+    (kept,) = others.begun(KEY).refs
+    others.restart([gone, waits, kept])
+    others.engine.nobody_goes_on([gone, kept])
+    (cancel,) = others.received("scheduler")
+    assert cancel.refs == [gone] and others.table.is_cancelled(gone)
+    assert not others.table.is_cancelled(waits) and not others.table.is_cancelled(kept)
+    others.engine.nobody_goes_on([gone])
+    assert not others.received("scheduler")
+
+
+async def test_one_who_has_gone_on_is_not_given_up_with_a_connection(others: Others) -> None:
+    made = others.begun()
+    others.restart(made.refs)
+    again = job()
+    others.engine.submit(again, made.refs)
+    others.received("scheduler")
+    others.engine.nobody_goes_on(made.refs)
+    assert not others.received("scheduler") and not others.table.is_cancelled(made.refs[0])
+
+
 async def test_nobody_is_told_the_end_of_an_answer_that_is_kept(others: Others) -> None:
     """Once its connection comes no more; it can be asked for again all the same."""
     made = others.begun(KEY)

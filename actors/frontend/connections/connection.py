@@ -62,6 +62,9 @@ class ConnectionOwner(Protocol):
     def can_move(self, number: int, connection: socket.socket) -> bool:
         """Can another frontend go on with it?"""
 
+    def give_up(self, predecessor: Predecessor | None) -> None:
+        """It is closed here, and nobody has gone on with this."""
+
     def lost(self, number: int, where: int = CLOSED) -> None:
         """It is closed here."""
 
@@ -311,5 +314,6 @@ class RecordedConnection(TimedConnection):
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         if self._where == CLOSED:
+            self._pool.give_up(self.record.predecessor if self.record is not None else None)
             self._pool.rest(self._place, self._read)
         self._pool.lost(self._number, self._where)

@@ -81,9 +81,13 @@ class ConnectionPool:
         answered: Callable[[web.BaseRequest, int], None] | None = None,
         longest_head: int = LONGEST_HEAD,
         upgrades: UpgradeLog | None = None,
+        given_up: Callable[[list[int]], None] | None = None,
     ) -> None:
-        """With `tls` the records are of PLAIN connections alone. `answered` is told of each answer, with its status."""
+        """With `tls` the records are of PLAIN connections alone. `answered` is told of each answer, with its status;
+        `given_up` of slots whose connection came, and was over before anybody went on from them.
+        """
         self.answered = answered
+        self._given_up = given_up
         self.longest_head = longest_head
         self._channel = channel
         self.journal = journal
@@ -129,6 +133,11 @@ class ConnectionPool:
         """Is there, or may there come, an answer of a predecessor's with which nobody goes on yet?"""
         records = (connection.record for connection in self._connections.values())
         return self.is_adopting or any(one is not None and one.predecessor is not None for one in records)
+
+    def give_up(self, predecessor: Predecessor | None) -> None:
+        """The connection is over on which somebody could have gone on with this."""
+        if predecessor is not None and self._given_up is not None:
+            self._given_up(predecessor.refs)
 
     def can_hand_over(self) -> bool:
         """Can a successor go on with all of them, byte for byte?"""
@@ -222,6 +231,8 @@ class ConnectionPool:
             self._serve(connection, number, read, left)
             return
         log.info("a connection in the middle of an answer is reset")
+        if number < self.answers.count:
+            self.give_up(read_predecessor(self.answers, number))
         reset_when_closed(connection)
         connection.close()
         self.lost(number)
@@ -297,6 +308,7 @@ class ConnectionPool:
             await self._loop.connect_accepted_socket(protocol, connection, **(self._tls if secret else {}))
         except OSError:  # it has broken off meanwhile, or does not speak TLS as it should
             connection.close()
+            self.give_up(left.predecessor)
             self.lost(number)
 
 

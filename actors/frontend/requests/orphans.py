@@ -74,7 +74,7 @@ class OrphanedSlots:
         self._quiet = 0 if adopting else self._quiet + 1
         if self._waits and (self._quiet > QUIET_BEATS or self._beats > MOST_BEATS):
             self._waits = False
-            self._give_up_reserved()
+            self.give_up(self._reserved)
 
     def synced(self, number: int) -> None:
         """A renderer has answered."""
@@ -98,10 +98,13 @@ class OrphanedSlots:
             if self._retained.holds(ref) and self._slots.has_ended(ref):
                 self._slots.end_heard(ref)
 
-    def _give_up_reserved(self) -> None:
-        """Connections whose streams could go on have not come: their clients have gone."""
-        reserved, self._reserved = self._reserved, set()
-        left = [ref for ref in reserved if self._slots.use(ref) is not None]
+    def give_up(self, refs: Iterable[int]) -> None:
+        """Nobody goes on from those that nobody has taken: the clients have gone, and their connections with them."""
+        given_up = self._reserved.intersection(refs)
+        if not given_up:
+            return
+        self._reserved -= given_up
+        left = [ref for ref in given_up if self._slots.use(ref) is not None]
         self._end_kept(left)
         self._cancel([ref for ref in left if not self.is_wanted(ref)])
         if self.is_settled:

@@ -103,7 +103,9 @@ class Life:
     async def _start(self, channel: socket.socket) -> None:
         journal = RequestJournal(self._files[0], KEPT, ROOM)
         self.server = web.Server(self._handle, handler_cancellation=True, access_log=None, lingering_time=9)
-        self.pool = ConnectionPool(channel, journal, ResponseJournal(self._files[1], KEPT), self.server)
+        self.given_up: list[int] = []
+        answers, given_up = ResponseJournal(self._files[1], KEPT), self.given_up.extend
+        self.pool = ConnectionPool(channel, journal, answers, self.server, given_up=given_up)
 
     # --- what it does --------------------------------------------------------------------------------------------
 

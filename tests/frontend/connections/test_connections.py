@@ -15,7 +15,12 @@ from actorserve.actors.frontend.connections.framing import behind_first
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.actors.frontend.connections.protocol import RecordedProtocol
 from actorserve.actors.frontend.connections.upgrade import UpgradeLog
-from actorserve.actors.protocol.sockets.connection_handover import GIVEN_BYTES, MOST_GIVEN, read_given
+from actorserve.actors.protocol.sockets.connection_handover import (
+    GIVEN_BYTES,
+    MOST_GIVEN,
+    read_given,
+    reset_when_closed,
+)
 from actorserve.http.transport import header_timeout
 from actorserve.http.transport.body import CONTINUE
 from tests.support.selection import slow
@@ -251,6 +256,27 @@ def test_a_stream_may_be_gone_on_with_until_its_handler_says_so() -> None:
         seen.append(frontend.pool.may_go_on)
         assert before is not None and seen == [True, False, True] and not frontend.pool.is_adopting
         record.go_on()
+
+
+@pytest.mark.parametrize("leaves", ["behind it", "before it"])
+def test_slots_of_a_client_that_went_with_its_frontend_are_given_up(leaves: str) -> None:
+    """As soon as its connection has come: nobody went on from them. Those of who has gone on are not."""
+    with scene_of() as (scene, client):
+        client.send(request(b"stream20"))
+        scene.until(lambda: client.has(1) or b"a\r\n" in client.data)
+        if leaves == "behind it":
+            scene.reborn(0)
+            scene.until(lambda: client.has(1))
+            reset_when_closed(scene.client)
+            scene.client.close()
+            scene.until(lambda: not scene.lives[0].records())
+            assert not scene.lives[0].given_up
+        else:
+            reset_when_closed(scene.client)
+            scene.client.close()
+            scene.reborn(0)
+            scene.until(lambda: scene.lives[0].given_up)
+            assert scene.lives[0].given_up == [7]
 
 
 @pytest.mark.parametrize("lines", [b"\r\n", b"\r\n" * 2, b"\r\n" * 3, b"\n" * 5])

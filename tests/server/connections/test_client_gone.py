@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import time
 
 import pytest
@@ -12,6 +14,7 @@ from tests.support.client import address
 from tests.support.server import Server
 
 WAIT_S = 30.0
+LONG, FEW = 3500, 400  # tokens: of an answer; more than a start takes, fewer than come while a connection is waited for
 TOKENS = 1500  # some seconds of work, if nobody stops it
 
 
@@ -65,6 +68,26 @@ async def test_blocks_are_freed_when_the_client_goes(demo_server: Server, stream
     print(f"freed after {1000 * seconds:.0f} ms")
     assert after["vllm:num_requests_running"] == after["vllm:num_requests_waiting"] == 0
     assert after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"] < TOKENS
+    watch.writer.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("abort", [True, False], ids=["reset", "closed"])
+async def test_a_client_that_goes_with_its_frontend(demo_server: Server, stream: bool, abort: bool) -> None:
+    """The successor finds its connection over, and does not wait for another."""
+    watch, client = await Connection.to(demo_server), await Connection.to(demo_server)
+    body = {"prompt": "Once upon a time", "max_tokens": LONG, "ignore_eos": True, "stream": stream}
+    client.send("POST", "/v1/completions", body)
+    await watch.until("vllm:kv_cache_usage_perc", True)
+    before = await watch.gauges()
+    os.kill(demo_server.pids()["frontend-0"], signal.SIGKILL)
+    if abort:
+        client.writer.transport.abort()
+    else:
+        client.writer.close()
+    await watch.until("vllm:kv_cache_usage_perc", False)
+    after = await watch.gauges()
+    assert after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"] < FEW
     watch.writer.close()
 
 
