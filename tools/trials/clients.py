@@ -169,7 +169,7 @@ CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
     "langchain": (("langchain-openai", "langgraph"), _of_python("langchain")),
     "litellm": (("litellm", "mcp"), _of_python("litellm")),
     "instructor": (("instructor",), _of_python("instructor")),
-    "pydantic_ai": (("pydantic-ai-slim[openai,anthropic]", "mcp"), _of_python("pydantic_ai")),
+    "pydantic_ai": (("pydantic-ai-slim[openai,anthropic,mistral]", "mcp"), _of_python("pydantic_ai")),
     "openai_agents": (("openai-agents",), _of_python("openai_agents")),
     "llama_index": (("llama-index-llms-openai-like", "llama-index-embeddings-openai-like"), _of_python("llama_index")),
     "huggingface_hub": (("huggingface_hub[inference]", "pydantic"), _of_python("huggingface_hub")),

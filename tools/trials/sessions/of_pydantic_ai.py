@@ -1,4 +1,4 @@
-"""pydantic-ai: chat completions, responses and messages."""
+"""pydantic-ai: chat completions, responses, messages and Mistral's chats."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 from pydantic_ai import Agent, NativeOutput, Tool, ToolOutput
 from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.mistral import MistralModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.mistral import MistralProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from told import HELLO, MODEL, REPORT, ROOT, URL, WEATHER, Report, told
 
@@ -17,7 +19,9 @@ MODELS: dict[str, Any] = {
     "chat": OpenAIChatModel(MODEL, provider=OPENAI),
     "responses": OpenAIResponsesModel(MODEL, provider=OPENAI),
     "messages": AnthropicModel(MODEL, provider=AnthropicProvider(base_url=ROOT, api_key="none")),
+    "mistral": MistralModel(MODEL, provider=MistralProvider(api_key="none", base_url=ROOT)),
 }
+WITHOUT_FORMATS = ("messages", "mistral")  # of models whose names it does not know, or at all
 
 
 def get_weather(city: Literal["Oslo"]) -> str:
@@ -28,6 +32,13 @@ def get_weather(city: Literal["Oslo"]) -> str:
 async def streamed(agent: Any, word: str) -> Any:
     async with agent.run_stream(word) as run:
         return await run.get_output()
+
+
+async def counted(agent: Any, word: str) -> bool:
+    """Are a stream's tokens?"""
+    async with agent.run_stream(word) as run:
+        await run.get_output()
+        return bool(run.usage.input_tokens and run.usage.output_tokens)
 
 
 def resumed(agent: Any) -> str:
@@ -42,6 +53,7 @@ def steps(api: str, model: Any) -> dict[str, Callable[[], Any]]:
     found = {
         f"{api} chat": lambda: plain.run_sync("@hello").output,
         f"{api} streamed chat": lambda: streamed(plain, "@hello"),
+        f"{api} streamed usage": lambda: counted(plain, "@hello"),
         f"{api} trip": lambda: tools.run_sync("@tool").output,
         f"{api} streamed trip": lambda: streamed(tools, "@silent"),
         f"{api} resumed chat": lambda: resumed(tools),
@@ -51,10 +63,10 @@ def steps(api: str, model: Any) -> dict[str, Callable[[], Any]]:
         f"{api} native report": lambda: native.run_sync("@any").output,
         f"{api} error": lambda: plain.run_sync("@hello", model_settings={"temperature": 9}),
     }
-    if api == "messages":
-        del found[f"{api} native report"]  # not for a model whose name it does not know
+    if api in WITHOUT_FORMATS:
+        del found[f"{api} native report"]
     return found
 
 
 every = {name: step for api, model in MODELS.items() for name, step in steps(api, model).items()}
-told(every, chat=HELLO, trip=WEATHER, report=REPORT, error="temperature must be")
+told(every, chat=HELLO, trip=WEATHER, report=REPORT, usage=True, error="temperature must be")
