@@ -17,6 +17,13 @@ class Misplaced(ValueError):
     """There are not as many placeholders as there are pictures; the message says so."""
 
 
+def marked(text: str, marker: str, media: Sequence[PreparedMedia], written: Callable[[PreparedMedia], str]) -> str:
+    """The text with what is `written` for each, in its order, where it has the marker."""
+    first, *others = text.split(marker)
+    _check(marker, len(others), len(media))
+    return first + "".join(written(one) + part for one, part in zip(media, others, strict=True))
+
+
 def expanded(text: str, media: Sequence[PreparedMedia], rename: Callable[[str], str] = str) -> str:
     """The text with what is written for each picture, in the place of its placeholder. `rename`: special tokens have
     other names in this text.

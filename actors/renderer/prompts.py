@@ -22,6 +22,7 @@ from .media import (
     expanded_ids,
     in_order,
     items_of,
+    marked,
     with_placeholders,
     written_as_texts,
 )
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Span = tuple[int, int]
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may escape one without the other
+BEFORE, BEHIND = "the text before", "the text behind"  # what is shown
 
 
 class Prompts:
@@ -205,6 +207,8 @@ class Prompts:
                 self.check_ids(prompt.tokens, "prompt")
                 return expanded_ids(prompt.tokens, media, self.segments.encode)
             given = prompt.text if isinstance(prompt, TextPrompt) else text or ""
+            if isinstance(prompt, TextPrompt) and prompt.marker:
+                given = marked(given, prompt.marker, media, self._as_in_chats)
             order = in_order(given, media)
             if self._escaping is not None and isinstance(given, Escaped):
                 whole: str = self._escaping.expanded(given, lambda renamed, rename: expanded(renamed, media, rename))
@@ -222,6 +226,16 @@ class Prompts:
             return items_of(tokens, order)
         except Misplaced as error:
             raise _misplaced(prompt, error) from None
+
+    def _as_in_chats(self, one: PreparedMedia) -> str:
+        """What the chat template writes for it: of some models there are marks before and behind the placeholder."""
+        parts = [{"type": "text", "text": BEFORE}, {"type": one.modality}, {"type": "text", "text": BEHIND}]
+        try:
+            chat = self.chat_text(ChatPrompt(json.dumps([{"role": "user", "content": parts}]).encode()), [one])
+        except RenderRefused:
+            return one.placeholder
+        found = str(chat).partition(BEFORE)[2].partition(BEHIND)[0].strip()
+        return found if found.count(one.placeholder) == 1 else one.placeholder
 
     def pooled_tokens(self, message: Render | Tokenize) -> tuple[list[int], int]:
         """The ids of a prompt of which nothing is generated, and where the second of two texts begins."""

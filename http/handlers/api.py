@@ -98,7 +98,8 @@ class Api:
         self.pooling = PoolingApi(self._generator, self._body)
         self.scoring = ScoringApi(self._generator, self._body, self.pooling.score)
         self.cohere = CohereApi(self._generator, self.pooling, self._body, self._body_with_media)
-        self.llamacpp = LlamaApi(self._generator, self.pooling, engine.administration.is_sleeping, self._body)
+        sleeps = engine.administration.is_sleeping
+        self.llamacpp = LlamaApi(self._generator, self.pooling, sleeps, self._body, self._body_with_media)
         self.sglang = SglangApi(self._generator, self.pooling, self._body, self._body_with_media)
         self.tokenization = TokenizationApi(self._generator, self._body, self._body_with_media)
         self.tei = TeiApi(self._generator, self.pooling, self._body, self._body_with_media, self.tokenization.tokenize)

@@ -50,10 +50,8 @@ Tokenize = Callable[[str, bool], Awaitable[list[int]]]  # of a text: is it at a 
 async def plain_prompt(prompt: Prompt, tokenize: Tokenize) -> str | list[Any]:
     """What a completion takes: a text, texts, ids, or lists of ids. Of texts beside ids the tokens are looked up."""
     if not isinstance(prompt, list):
-        return _text(prompt, "prompt")
-    parts = [
-        _text(part, f"prompt[{index}]") if isinstance(part, PromptObject) else part for index, part in enumerate(prompt)
-    ]
+        return _text(prompt)
+    parts = [_text(part) if isinstance(part, PromptObject) else part for part in prompt]
     kinds = {type(part) for part in parts}
     inside = any(isinstance(one, str) for part in parts if isinstance(part, list) for one in part)
     if len(kinds) < 2 and not inside:
@@ -76,12 +74,8 @@ async def _ids(parts: list[Any], tokenize: Tokenize) -> list[int]:
     return found
 
 
-def _text(prompt: str | PromptObject, path: str) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    if prompt.multimodal_data:
-        raise bad_request(f"{path}.multimodal_data is not supported; chats take pictures.", f"{path}.multimodal_data")
-    return prompt.prompt_string
+def _text(prompt: str | PromptObject) -> str:
+    return prompt if isinstance(prompt, str) else prompt.prompt_string
 
 
 def completion_of(body: LlamaCompletionRequest) -> TokensRequest:

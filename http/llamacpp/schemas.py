@@ -22,10 +22,10 @@ NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they hav
 
 
 class PromptObject(msgspec.Struct):
-    """A text, and perhaps pictures for it, which this API does not take here."""
+    """A text, and perhaps pictures and sounds that go where it has a mark (media.py)."""
 
     prompt_string: str
-    multimodal_data: list[str] | str | None = None
+    multimodal_data: list[str] | str | None = None  # base64, or data: addresses
 
 
 Prompt = str | PromptObject | list[int | str | PromptObject | list[int | str]]

@@ -29,6 +29,7 @@ class TextPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="te
     add_special_tokens: bool = True
     media: list[MediaSource] = []
     most: int = 0  # its tokens where it is pooled, if that is not 0: of a longer one the first are taken
+    marker: str = ""  # in whose places all media go, in order; none: in those of the model's own placeholders
 
 
 class TokenPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tokens"):

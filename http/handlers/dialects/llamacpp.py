@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+import msgspec
 from aiohttp import web
 
 import actorserve
+from actorserve.actors.protocol.media import MediaSource
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
 from ...errors import ApiError, bad_request, overloaded
@@ -18,6 +21,7 @@ from ...generation.idempotency import StreamProgress
 from ...generation.job import Engine, Job
 from ...generation.prepare import ask_completion
 from ...llamacpp.answers import LlamaCompletion, default_settings, settings_of
+from ...llamacpp.media import MARKER, media_of
 from ...llamacpp.requests import (
     by_tokens,
     check_scales,
@@ -36,6 +40,7 @@ from ...llamacpp.schemas import (
     LlamaScale,
     LlamaSlotsQuery,
 )
+from ...media.parts import check_text_size
 from ...middleware.context import ACCOUNT, BODY, CLIENT, name_request
 from ...output.answer import Answer
 from ...pooling.answers import as_json
@@ -58,16 +63,17 @@ class LlamaApi:
         pooling: PoolingApi,
         sleeps: Callable[[], bool],
         read_body: Callable[[web.Request], Awaitable[bytes]],
+        read_long: Callable[[web.Request], Awaitable[bytes]],
     ) -> None:
-        """`sleeps`: has somebody asked for a sleep?"""
+        """`sleeps`: has somebody asked for a sleep? `read_long`: of a body that may have pictures."""
         self._pooling, self._sleeps = pooling, sleeps
         self._generator, self._settings = generator, generator.settings
         self._engine: Engine = generator.engine
-        self._read_body = read_body
+        self._read_body, self._read_long = read_body, read_long
 
     async def completion(self, request: web.Request) -> web.StreamResponse:
         """POST /completion."""
-        raw = await self._read_body(request)
+        raw = await self._read_long(request)
         check_generates(self._settings)
         return await self._answer(request, raw, read(LlamaCompletionRequest, raw))
 
@@ -91,6 +97,7 @@ class LlamaApi:
             found = await asyncio.gather(*(self._engine.tokenize(TextPrompt(word, False), False) for word in words))
             ids = {word: tokens for word, (tokens, _) in zip(words, found, strict=True)}
             body.logit_bias = by_tokens(body.logit_bias or [], ids)
+        media = media_of(body.prompt, self._settings.media)
         body.prompt = await plain_prompt(body.prompt, self._tokens_of)
         try:
             given = completion_of(body)
@@ -100,6 +107,8 @@ class LlamaApi:
             asked = ask_completion(drawn, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
+        if any(media):
+            asked = replace(asked, prompts=self._with_media(asked.prompts, media))
         cap = given.max_tokens or asked.rendering["cap"]
         asked.rendering.update(max_tokens=None, cap=cap)  # more than the model's length is no error here
         texts = [await self._text_of(prompt) for prompt in asked.prompts]
@@ -112,6 +121,15 @@ class LlamaApi:
             return await self._generator.answer(request, raw, drawn, asked, form)
         except ApiError as error:
             raise renamed(error) from None
+
+    def _with_media(self, prompts: list[Prompt], media: list[list[MediaSource]]) -> list[Prompt]:
+        """The prompts, all of them texts, with what stands at their marks; texts have the length of any other's."""
+        texts = [prompt for prompt in prompts if isinstance(prompt, TextPrompt)]
+        check_text_size([prompt.text.encode() for prompt in texts], self._settings.max_body_bytes)
+        return [
+            msgspec.structs.replace(prompt, media=own, marker=MARKER) if own else prompt
+            for prompt, own in zip(texts, media, strict=True)
+        ]
 
     async def _tokens_of(self, text: str, begins: bool) -> list[int]:
         tokens, _ = await self._engine.tokenize(TextPrompt(text, begins), False)
@@ -161,6 +179,7 @@ class LlamaApi:
                 "total_slots": settings.max_num_seqs,
                 "model_alias": name,
                 "model_path": name,
+                "media_marker": MARKER,
                 "modalities": {"vision": "image" in media, "video": "video" in media, "audio": "audio" in media},
                 "chat_template": about.get("chat_template", ""),
                 "bos_token": about.get("bos_token") or "",

@@ -334,3 +334,29 @@ def test_sglangs_own_requests_have_pictures(ask: Ask, client: httpx.Client) -> N
     assert [one["meta_info"]["prompt_tokens"] for one in several] == [alone + TOKENS] * 2
     missing = client.post("/generate", json={**body, "text": "What?", "image_data": given})
     assert (missing.status_code, missing.json()["error"]["param"]) == (400, "text")
+
+
+def test_llamacpps_prompts_have_pictures_where_they_have_the_mark(client: httpx.Client) -> None:
+    """With what the model's chat template writes around them."""
+    given, other = (shown(seed)["image_url"]["url"].partition(",")[2] for seed in (0, 1))
+
+    def ask(text: str, *data: str) -> httpx.Response:
+        prompt = {"prompt_string": text, "multimodal_data": list(data)}
+        return client.post("/completion", json={"prompt": prompt, "n_predict": 2, "ignore_eos": True})
+
+    around = ask("<|vision_start|><|vision_end|>What?").json()["tokens_evaluated"]
+    marker = client.get("/props").json()["media_marker"]
+    seen = ask(f"{marker}What?", given)
+    assert seen.status_code == 200 and seen.json()["tokens_evaluated"] == around + TOKENS
+    spelt = {"text": "<|vision_start|><|image_pad|><|vision_end|>What?", "image_data": given}
+    same = client.post("/generate", json={**spelt, "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}}).json()
+    assert same["meta_info"]["prompt_tokens"] == around + TOKENS
+    assert same["meta_info"]["cached_tokens"] >= TOKENS - TOKENS % 32
+    two = ask(f"{marker}{marker}What?", given, other)
+    assert two.json()["tokens_evaluated"] == around + 2 * TOKENS + 2
+    for text in ("What?", f"{marker}{marker}"):
+        refused = ask(text, given)
+        assert refused.status_code == 400 and f"times {marker}, and the request 1" in refused.text
+    for data in ("not base64!", "", "eA=="):
+        refused = ask(marker, data)
+        assert refused.status_code == 400 and "prompt.multimodal_data[0]" in refused.text, refused.text
