@@ -199,6 +199,7 @@ async def test_slots_are_not_saved(served: Served) -> None:
 @pytest.mark.parametrize(
     ("path", "why"),
     [
+        ("/v1/chat/completions/control", "thinking_token_budget"),
         ("/tools", "--tool-server"),
         ("/cors-proxy?url=http://example.com", "nothing is fetched"),
     ],
