@@ -36,7 +36,7 @@ TYPES = {
 }
 SHARED = dict.fromkeys((86, 89, 120), 99 << 10) | {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes of a program
 STACK = {"axis_turns_kernel": 32}  # bytes in which cosines of angles above 105,615 are reduced, and of no others
-FEW = 32  # bytes of a thread that may be spilled on sm_86, 89 and 120, for which Triton's code is that for sm_80
+FEW = 40  # bytes of a thread that may be spilled on sm_86, 89 and 120, for which Triton's code is that for sm_80
 REGISTERS = 1 << 16  # of all its threads, which have 8, 16, 24 … each
 QUICK = 90
 KERNELS = [
