@@ -14,8 +14,7 @@ from .handlers.models import ModelApis
 from .handlers.operators.operations import ServerEngine
 from .middleware.context import DRAIN, ERRORS, GO_ON, REFUSED, REQUEST_ID, ROOT, UNFIT, name_request
 from .middleware.edge import Middlewares, redirect
-from .openai.mistral import error_body, is_mistrals
-from .openapi.error_bodies import BODIES
+from .openapi.error_bodies import body_of
 from .paths.elsewhere import reason_of
 from .route import Route
 from .routes import ROUTES, error_of
@@ -106,10 +105,9 @@ def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
 
 
 def _error_for(request: web.Request, error: ApiError) -> web.Response:
-    """An error as the clients of this path read it."""
+    """An error as who asks reads it."""
     response = error_response(error)
-    if (body_of := BODIES.get(request.get(ERRORS) or error_of(request.path))) is not None:
-        response.body = msgspec.json.encode(body_of(error, request[REQUEST_ID]))
-    elif is_mistrals(request.headers.get("User-Agent", "")):
-        response.body = msgspec.json.encode(error_body(error))
+    write = body_of(request.get(ERRORS) or error_of(request.path), request.headers)
+    if write is not None:
+        response.body = msgspec.json.encode(write(error, request[REQUEST_ID]))
     return response

@@ -64,7 +64,7 @@ def is_mistrals(user_agent: str) -> bool:
     return user_agent.startswith(USER_AGENTS)
 
 
-def error_body(error: ApiError) -> dict[str, object]:
+def body_of(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
     """An error as its clients read it."""
     return {"object": "error", **error.fields()}
 

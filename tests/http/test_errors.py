@@ -173,3 +173,14 @@ async def test_a_model_that_is_not_served(served: Served, path: str, body: dict[
     answer = await served.ask("POST", path, {**body, "model": "other"})
     assert answer.status == 404
     assert (answer.error["param"], answer.error["code"]) == ("model", "model_not_found")
+
+
+@pytest.mark.parametrize("path", ["/v1/models/other", "/v1/complete"])
+async def test_anthropics_clients_read_their_errors_of_paths_that_are_not_its_alone(served: Served, path: str) -> None:
+    client = await served.client()
+    client.send("GET", path, None, Anthropic_Version="2023-06-01")
+    told = (await client.answer()).json
+    assert (told["type"], told["error"]["type"]) == ("error", "not_found_error") and told["request_id"]
+    client = await served.client()
+    client.send("GET", path, None)
+    assert (await client.answer()).error["type"] == "invalid_request_error"
