@@ -122,6 +122,19 @@ def test_it_draws_what_transformers_draws(kind: str, folders: Folders) -> None:
     assert_greedy(reference(folder), [one.prompt for one in sequences], answers, 4)
 
 
+@pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_next", "lfm2")])
+def test_states_are_of_the_types_that_layers_store(kind: str, folders: Folders) -> None:
+    """Which a trial in float32 does not show: those of convolutions are the model's, others stay wide."""
+    sizes = Sizes(ROWS, TOKENS, LENGTH, 16)
+    model = loaded(folders(kind), dtype="bfloat16")
+    runner = make_stateful(model, np.zeros((ROWS, LENGTH), np.int32), sizes, BLOCKS, 0)
+    answers = GpuDriver(runner, preempt=0.1, seed=6).run([Sequence(prompt(size, size), 4) for size in (9, 31)])
+    assert [len(tokens) for tokens in answers] == [4, 4]
+    found = {spec.name: runner.states.memory(spec.layer, spec.name) for spec in model.shape.kv.states}
+    assert found["conv.0"].dtype == torch.bfloat16 and found["conv.0"].any()
+    assert all(memory.dtype == torch.float32 for name, memory in found.items() if name.startswith("recurrent"))
+
+
 # --- with a scheduler ------------------------------------------------------------------------------------------------
 
 BLOCK, BUDGET, SNAPSHOTS = 16, 40, 3
