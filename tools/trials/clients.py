@@ -26,6 +26,7 @@ from .launched import ROOT, Launched
 SESSIONS = Path(__file__).resolve().parent / "sessions"
 SESSION_S = 180.0
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+LONG_WORDS = 1500  # some seconds
 SCRIPTS = {
     "hello0": "Hello from the model, and more of it.",
     "any0": "Any words, where no grammar forces others.",
@@ -41,6 +42,7 @@ SCRIPTS = {
     "think0": "<think>\nI ponder it.\n</think>\n\nThought and said.",
     "ponder0": "<think>\nI should look.\n</think>\n\n" + CALL,
     "ponder1": "It is 7 degrees in Oslo.",
+    "long0": " ".join(f"word{number}" for number in range(LONG_WORDS)),
     "edit0": "As you wish:\n\nhello.py\n```python\nprint('hello')\n```\n",
 }
 TEMPLATE = (  # the script is the last word that was asked for, and the number of tools' results since then
@@ -116,7 +118,7 @@ def _aider(place: Path, url: str, work: Path) -> Iterator[tuple[str, str | None]
 
 
 def _open_webui(place: Path, url: str, work: Path) -> Iterator[tuple[str, str | None]]:
-    """It lists the model, and chats, streamed and not, as its page does."""
+    """It lists the model, chats, streamed and not, makes a title, and is stopped in the middle, as its page does."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         own = f"http://127.0.0.1:{free.getsockname()[1]}"
     settings = {"DATA_DIR": str(work / "data"), "WEBUI_AUTH": "False", "ENABLE_OLLAMA_API": "False"}
@@ -138,8 +140,39 @@ def _open_webui(place: Path, url: str, work: Path) -> Iterator[tuple[str, str | 
                 yield f"a chat, stream {stream}", None if holds else said[-300:]
             wrong = _asked(own + "/api/chat/completions", {**body, "temperature": 9}, token)
             yield "an error", None if "temperature must be" in wrong else wrong[-300:]
+            body = {"model": "client", "messages": [{"role": "user", "content": "@json"}]}
+            titled = _asked(own + "/api/v1/tasks/title/completions", body, token)
+            yield "a title", None if "Oslo" in titled else titled[-300:]
+            yield "a stop in the middle", _stopped(own, url, token)
         finally:
             run.terminate()
+
+
+def _stopped(own: str, url: str, token: str) -> str | None:
+    """The page's stop button: what is wrong with it. The answer runs in a task of Open WebUI's."""
+    history = {"messages": {}, "currentId": None}
+    chat = {"chat": {"title": "x", "models": ["client"], "messages": [], "history": history}}
+    begun: dict[str, object] = {"session_id": "session", "id": "answer", "model": "client", "stream": True}
+    begun["chat_id"] = json.loads(_asked(own + "/api/v1/chats/new", chat, token))["id"]
+    begun["messages"] = [{"role": "user", "content": "@long"}]
+    before = _figure(url, "vllm:generation_tokens_total")
+    task = json.loads(_asked(own + "/api/chat/completions", begun, token))["task_ids"][0]
+    deadline = time.monotonic() + SESSION_S
+    while _figure(url, "vllm:generation_tokens_total") == before:
+        if time.monotonic() > deadline:
+            return "nothing was generated"
+    said = _asked(f"{own}/api/tasks/stop/{task}", {}, token)
+    while _figure(url, "vllm:num_requests_running"):
+        if time.monotonic() > deadline:
+            return f"it runs on: {said[-300:]}"
+    tokens = _figure(url, "vllm:generation_tokens_total") - before
+    return None if tokens < LONG_WORDS else f"{tokens:.0f} tokens were generated: {said[-300:]}"
+
+
+def _figure(url: str, name: str) -> float:
+    """Of /metrics, of all models."""
+    lines = _asked(url + "/metrics", None).splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((name + "{", name + " ")))
 
 
 def _asked(url: str, body: Mapping[str, object] | None, token: str = "") -> str:
