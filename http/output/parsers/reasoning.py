@@ -9,7 +9,8 @@ from .base import Broken, Reader, Steps, beginning_of_marker
 class ThinkingReader(Reader):
     """One block of it first in the text. `inside`: the text begins in a block. `several_before`: others may follow,
     each behind another or first in a line, up to where this begins calls. `special`: the markers are special tokens,
-    so that others may follow anywhere, and an end without a beginning says nothing.
+    so that others may follow anywhere, and an end without a beginning says nothing. So does any end before there
+    is content: models say it twice. Behind that an answer speaks of it.
     """
 
     def __init__(
@@ -26,7 +27,6 @@ class ThinkingReader(Reader):
         self._inside = inside
         self._special = special
         self._later = starts if several_before or special else ()
-        self._stray = ends if special else ()
         self._over = (several_before,) if several_before else ()
         self._last = ""  # character of the content since the last block
         self._calls: tuple[str, ...] = ()
@@ -54,10 +54,12 @@ class ThinkingReader(Reader):
 
     def _to_next_block(self) -> Steps[None]:
         while True:
-            found = yield from self._until((*self._later, *self._over, *self._stray), self._content)
+            found = yield from self._until((*self._later, *self._over, *self._ends), self._content)
             if found in self._later and (self._special or self._last in ("", "\n")):
                 return
-            if found in self._stray:
+            if found in self._ends and (self._special or not self._last):
+                if not self._special:
+                    yield from self._run_of("\r\n".__contains__)
                 continue
             self._content(found)
             if found in self._over:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..base import Broken, Sink, Steps, dropped
-from ..calls import CallReader
+from ..calls import BLOCK, CallReader
 from ..json_scan import mended
 from ..values import parsed, properties, quoted, typed, types
 from .json_calls import name_char
@@ -87,13 +87,27 @@ class Qwen3Coder(TaggedCalls):
     tag_end = ">"
     own_lines: ClassVar[bool] = True  # values stand on lines of their own
     special: ClassVar[bool] = False  # its tags are, so that no value has them
+    _in_block = False  # of code, by the content
+    _ticks = 0  # at the content's end, of a mark of such a block that has only begun
+
+    def _content(self, text: str) -> None:
+        super()._content(text)
+        text = BLOCK[0] * self._ticks + text
+        self._in_block ^= text.count(BLOCK) % 2 == 1
+        self._ticks = (len(text) - len(text.rstrip(BLOCK[0]))) % len(BLOCK)
 
     def _call(self, marker: str) -> Steps[None]:
+        amid_text = marker in self.heads and not self.special and self._blank is None
+        if amid_text and (self._in_block or self._last in (BLOCK[0], *QUOTES)):
+            raise Broken  # the text speaks of it
         heads = self.heads[self.heads.index(marker) + 1 if marker in self.heads else 0 :]
         while heads:  # models leave some out
             yield from self._space()
             heads = heads[heads.index((yield from self._expect(*heads))) + 1 :]
-        self._open_object((yield from self._name()))
+        name = yield from self._name()
+        if amid_text and not self._is_empty and not (yield from self._follows(self._tags("{"), 0)):
+            raise Broken
+        self._open_object(name)
         if self._is_empty:
             self._close_object()
             return

@@ -133,3 +133,35 @@ _BEGINS = [
 ]
 
 ODD_ENDS = [*_JSON, *_ENDS, *_BEGINS]
+
+_NOW_CALL = "<function=now>\n<parameter=a>\nb\n</parameter>\n</function>"
+
+ODD_PROSE = [  # texts that speak of the tags that calls are made of, and make none
+    text("a tag in a line", "qwen3_coder", "Write <function=now> and its arguments."),
+    text("a tag in a line of its own", "qwen3_coder", "Write\n<function=now>\nand then the end."),
+    text("a tag in backticks", "qwen3_coder", "Write `<function=now>` and `</function>`, `<parameter=a>` and so on."),
+    text("a tag in quotes", "qwen3_coder", 'Between "<function=now>" and "</function>" stand its arguments.'),
+    text("a call in backticks", "qwen3_coder", "Such as `<function=now></function>`."),
+    text("a call in a block", "qwen3_coder", f"So:\n```xml\n{_NOW_CALL}\n```\nDone."),
+    text("a call in a block of more marks", "qwen3_coder", f"So:\n````\n{_NOW_CALL}\n````"),
+    one(
+        "behind a block",
+        "qwen3_coder",
+        f"So:\n```\nx\n```\n{_NOW_CALL}",
+        ("now", {"a": "b"}),
+        content="So:\n```\nx\n```\n",
+    ),
+    one("behind a mark", "qwen3_coder", f"`x` {_NOW_CALL}", ("now", {"a": "b"}), content="`x` "),
+    one("first, and nothing that is known in it", "qwen3_coder", "<function=now>nothing</function>", NOW),
+    Sample(
+        "in the markup's own tag",
+        f"So:\n```\n<tool_call>\n{_NOW_CALL}\n</tool_call>\n```",
+        "qwen3_coder",
+        content="So:\n```\n\n```",
+        calls=(("now", {"a": "b"}),),
+    ),
+    text("a tag in a line", "minimax_m2", 'Write <invoke name="now"> and its arguments.'),
+    text("a call in a block", "minimax_m2", '```\n<invoke name="now"></invoke>\n```'),
+    text("a tag in backticks", "minicpm5", 'Write `<function name="now">` and `</function>`.'),
+    text("a tag in quotes", "seed_oss", "Write '<function=now></function>'."),
+]

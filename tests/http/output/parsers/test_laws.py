@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from actorserve.http.output.events import Arguments, OutputParser, Piece, Turn, merged
 from actorserve.http.output.parsers.registry import REASONING_PARSERS, TOOL_PARSERS, make_parser
 from tests.http.output.parsers.odd_channels import ODD_CHANNELS
-from tests.http.output.parsers.odd_ends import ODD_ENDS
+from tests.http.output.parsers.odd_ends import ODD_ENDS, ODD_PROSE
 from tests.http.output.parsers.odd_json import ODD_JSON
 from tests.http.output.parsers.odd_marks import ODD_MARKS
 from tests.http.output.parsers.odd_tags import ODD_TAGS
@@ -22,7 +22,7 @@ from tests.http.output.parsers.samples import SCHEMAS, TAGGED, WRITERS, Asked, S
 from tests.http.output.parsers.thoughts import THOUGHTS
 from tests.support.selection import slow
 
-ALL = [*scenes(), *ODD_JSON, *ODD_TAGS, *ODD_ENDS, *ODD_CHANNELS, *ODD_MARKS, *THOUGHTS]
+ALL = [*scenes(), *ODD_JSON, *ODD_TAGS, *ODD_ENDS, *ODD_CHANNELS, *ODD_MARKS, *ODD_PROSE, *THOUGHTS]
 NAMES: list[dict[str, str | None]] = [
     *({"tools": name, "reasoning": None} for name in TOOL_PARSERS),
     *({"tools": None, "reasoning": name} for name in REASONING_PARSERS),

@@ -38,6 +38,7 @@ def _of(name: str) -> list[Sample]:
         sample("not opened", unopened, "", f"{thought}{stray}So."),
         sample("white space", " \n", "", " \n"),
         sample("end again", f"{start}x{end}So.{end} ", "x", f"So.{stray} "),
+        sample("end twice", f"{start}x{end}{end}So.", "x"),
         Sample("call", f"{start}x{end}\n\n{_CALL}", "hermes", name, thought="x", calls=(("now", {}),)),
         Sample("call in thought", f"{_CALL}{end}So.", "hermes", name, opened=True, thought=_CALL, content="So."),
         Sample("forced", f"{start}{end}\n{{}}", reasoning=name, named="now", calls=(("now", {}),)),
@@ -67,6 +68,13 @@ THOUGHTS = [
         "mistral",
         content="So.",
         calls=(("get_weather", {"city": "[THINK]\n[THINK]x[/THINK]"}),),
+    ),
+    *(
+        Sample(label, text, reasoning="qwen3", opened=opened, thought=thought, content="b\n</think>c")
+        for label, text, opened, thought in (
+            ("end twice, in lines", "<think>a\n</think>\n\n</think>\n</think>\n\nb\n</think>c", False, "a\n"),
+            ("end that the prompt has, too", "</think>\n\nb\n</think>c", False, ""),
+        )
     ),
     Sample("again", "<think>a</think>b<think>c</think>", reasoning="qwen3", thought="a", content="b<think>c</think>"),
     Sample(
