@@ -76,6 +76,10 @@ ToolParser = Literal[
     "xlam",
     "deepseek_v32",
     "deepseek_v4",
+    "deepseek_v41",
+    "gigachat35",
+    "dots",
+    "solar_open2",
     "step3",
     "step3p5",
     "ernie45",
@@ -120,5 +124,6 @@ ReasoningParser = Literal[
     "nemotron_v3",
     "longcat",
     "hy_v3",
+    "solar_open2",
     "apriel",
 ]

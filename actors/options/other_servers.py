@@ -122,14 +122,15 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     "tool_call_parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "llama3": "llama3_json"}
     | {"deepseekv3": "deepseek_v3", "deepseekv31": "deepseek_v31", "gpt_oss": "openai", "glm": "glm45"}
     | {"deepseekv32": "deepseek_v32", "hunyuan": "hy_v3", "interns1": "internlm", "trinity": "hermes"}
-    | {"deepseekv4": "deepseek_v4", "apertus2509": "apertus", "nanbeige": "qwen3_coder"}
+    | {"deepseekv4": "deepseek_v4", "deepseekv41": "deepseek_v41", "apertus2509": "apertus", "nanbeige": "qwen3_coder"}
     | dict.fromkeys(("ling3", "spark25", "poolside_v1"), "glm45")
     | {"qwen3_json": "hermes", "step5": "qwen3_coder", "hy_v4": "hy_v3"},
     "reasoning_parser": {"gpt_oss": "openai_gptoss", "deepseek_v31": "deepseek_v3", "deepseek_v32": "deepseek_v3"}
     | {"glm47": "glm45", "mimo": "qwen3", "holo2": "qwen3", "interns1": "qwen3", "nano_v3": "nemotron_v3"}
     | {"hunyuan": "hy_v3", "minimax": "minimax_m2", "qwen3_thinking": "qwen3", "nemotron_3": "nemotron_v3"}
     | {"apertus2509": "apertus", "ling3": "glm45", "poolside_v1": "deepseek_v3", "step5": "deepseek_r1"}
-    | {"minicpmv": "qwen3", "hy_v4": "hy_v3"},
+    | {"minicpmv": "qwen3", "hy_v4": "hy_v3", "deepseek_v41": "deepseek_v4"}
+    | {"gigachat35": "deepseek_v3"},
 }
 
 SAME = {  # field: names that take the same value

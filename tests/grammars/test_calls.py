@@ -127,6 +127,21 @@ def test_a_call_or_an_answer(parser: str) -> None:
             "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         ),
         (
+            "deepseek_v41",
+            '<｜DSML｜ calls>\n<｜DSML｜ invoke name="weather">\n<｜DSML｜ parameter name="town" string="true">'
+            "Oslo</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+        ),
+        (
+            "gigachat35",
+            '<｜GCML｜tool_calls>\n<｜GCML｜invoke name="weather">\n<｜GCML｜parameter name="town" string="true">'
+            "Oslo</｜GCML｜parameter>\n</｜GCML｜invoke>\n</｜GCML｜tool_calls>",
+        ),
+        (
+            "solar_open2",
+            "<|tool_call:start|>weather\n<|tool_arg:start|>town<|tool_arg:value|>Oslo<|tool_arg:end|>\n"
+            "<|tool_call:end|>",
+        ),
+        (
             "step3",
             '<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="weather">\n'
             '<steptml:parameter name="town">Oslo</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n'

@@ -103,14 +103,6 @@ def _tagged(begin: str, key: tuple[str, str], end: str) -> Callable[[ToolFunctio
     return call
 
 
-def _dsml(tool: ToolFunction) -> Object:
-    def around(name: str, is_text: bool) -> tuple[str, str]:
-        said = "true" if is_text else "false"
-        return f'<｜DSML｜parameter name="{name}" string="{said}">', "</｜DSML｜parameter>\n"
-
-    return tag(f'<｜DSML｜invoke name="{tool.name}">\n', _arguments(tool, around), "</｜DSML｜invoke>\n")
-
-
 def _arguments(tool: ToolFunction, around: Callable[[str, bool], tuple[str, str]]) -> list[Object]:
     """Those of a strict tool in the order of its schema. `around`: of a name, and whether its value may be a string."""
     schema = tool.parameters if isinstance(tool.parameters, dict) else {}
@@ -182,8 +174,23 @@ def _list(begin: str, end: str = "") -> tuple[Markup, ...]:
     return (Markup(begin, _object("arguments"), ", ", f"{begin}[", f"]{end}"),)
 
 
-def _dsml_section(name: str) -> tuple[Markup, ...]:
-    return (Markup(f"<｜DSML｜{name}>", _dsml, "", f"<｜DSML｜{name}>\n", f"</｜DSML｜{name}>"),)
+def _dsml(mark: str, section: str) -> tuple[Markup, ...]:
+    """DeepSeek's tags, which say what is a string."""
+
+    def around(name: str, is_text: bool) -> tuple[str, str]:
+        said = "true" if is_text else "false"
+        return f'<{mark}parameter name="{name}" string="{said}">', f"</{mark}parameter>\n"
+
+    def call(tool: ToolFunction) -> Object:
+        return tag(f'<{mark}invoke name="{tool.name}">\n', _arguments(tool, around), f"</{mark}invoke>\n")
+
+    return (Markup(f"<{mark}{section}>", call, "", f"<{mark}{section}>\n", f"</{mark}{section}>"),)
+
+
+def _invokes(name: str) -> tuple[Markup, ...]:
+    """MiniMax M2's tags in one of this name."""
+    call = _tagged('<invoke name="NAME">\n', ('<parameter name="NAME">', "</parameter>\n"), "</invoke>\n")
+    return (Markup(f"<{name}>", call, opens=f"<{name}>\n", closes=f"</{name}>"),)
 
 
 PYTHON = {
@@ -250,6 +257,17 @@ MARKUPS: dict[str, tuple[Markup, ...]] = {
             closes="</tool_calls:opensource>",
         ),
     ),
+    "solar_open2": (
+        Markup(
+            "<|tool_call:start|>",
+            _tagged(
+                "<|tool_call:start|>NAME\n",
+                ("<|tool_arg:start|>NAME<|tool_arg:value|>", "<|tool_arg:end|>\n"),
+                "<|tool_call:end|>",
+            ),
+            "\n",
+        ),
+    ),
     "minicpm5": (
         Markup(
             '<function name="',
@@ -268,14 +286,8 @@ MARKUPS: dict[str, tuple[Markup, ...]] = {
             "\n",
         ),
     ),
-    "minimax_m2": (
-        Markup(
-            "<minimax:tool_call>",
-            _tagged('<invoke name="NAME">\n', ('<parameter name="NAME">', "</parameter>\n"), "</invoke>\n"),
-            opens="<minimax:tool_call>\n",
-            closes="</minimax:tool_call>",
-        ),
-    ),
+    "minimax_m2": _invokes("minimax:tool_call"),
+    "dots": _invokes("dots_function_call"),
     "step3": (
         Markup(
             "<｜tool_calls_begin｜>",
@@ -290,8 +302,10 @@ MARKUPS: dict[str, tuple[Markup, ...]] = {
     ),
     "deepseek_v3": (Markup(_DEEPSEEK, _V3, "\n", _DEEPSEEK, _DEEPSEEK_END),),
     "deepseek_v31": (Markup(_DEEPSEEK, _V31, "", _DEEPSEEK, _DEEPSEEK_END),),
-    "deepseek_v32": _dsml_section("function_calls"),
-    "deepseek_v4": _dsml_section("tool_calls"),
+    "deepseek_v32": _dsml("｜DSML｜", "function_calls"),
+    "deepseek_v4": _dsml("｜DSML｜", "tool_calls"),
+    "deepseek_v41": _dsml("｜DSML｜ ", "calls"),
+    "gigachat35": _dsml("｜GCML｜", "tool_calls"),
     "functionary": (
         Markup("", _around("<function=NAME>", "</function>")),
         Markup("", _around("NAME\n", ""), ">>>"),

@@ -21,11 +21,12 @@ from .formats.json_calls import (
     Mistral,
     NamedCall,
 )
-from .formats.keyed import Glm45, HunyuanV3
+from .formats.keyed import Glm45, HunyuanV3, SolarOpen2
 from .formats.nested import MinimaxM3
 from .formats.pythonic import Pythonic, PythonLines, ToolCode
 from .formats.sections import DeepSeekV3, DeepSeekV31, KimiK2
-from .formats.tagged import DeepSeekV32, KimiK3, MiniCPM5, MinimaxM2, Qwen3Coder, SeedOss, Step3
+from .formats.tagged import Dots, MiniCPM5, MinimaxM2, Qwen3Coder, SeedOss, Step3
+from .formats.typed_tags import DeepSeekV32, DeepSeekV41, GigaChat35, KimiK3
 from .reasoning import Chain, Plain, ThinkingReader, Unwrapped
 
 JSON_ARRAY = "json_array"  # where a grammar forces calls; no option
@@ -48,14 +49,18 @@ TOOL_PARSERS: dict[str, Callable[[Schemas], OutputParser]] = {
     "deepseek_v31": DeepSeekV31,
     HARMONY_TOOLS: Harmony,
     **dict.fromkeys(("deepseek_v32", "deepseek_v4"), DeepSeekV32),
+    "deepseek_v41": DeepSeekV41,
+    "gigachat35": GigaChat35,
     **dict.fromkeys(("glm45", "glm47"), Glm45),
     "hy_v3": HunyuanV3,
+    "solar_open2": SolarOpen2,
     "minicpm5": MiniCPM5,
     "kimi_k2": KimiK2,
     "kimi_k3": KimiK3,
     "seed_oss": SeedOss,
     "step3": Step3,
     "minimax_m2": MinimaxM2,
+    "dots": Dots,
     "minimax_m3": MinimaxM3,
     "llama4_json": Llama3Json,
     JSON_ARRAY: JsonArray,
@@ -88,6 +93,7 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
     "seed_oss": ("<seed:think>", "</seed:think>"),
     "longcat": ("<longcat_think>", "</longcat_think>"),
     "minimax_m2": _THINK,
+    "solar_open2": ("<|think:start|>", "<|think:end|>"),
     "minimax_m3": ("<mm:think>", "</mm:think>"),
     "kimi_k3": ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     "kimi": ("◁think▷", "◁/think▷"),
@@ -198,12 +204,17 @@ CALL_BEGINS: dict[tuple[str, str], tuple[str, ...]] = {
     ("kimi_k2", "kimi_k2"): ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     ("gemma4", "gemma4"): ("<|tool_call>call:",),
     ("apertus", "apertus"): ("<|tools_prefix|>",),
+    ("solar_open2", "solar_open2"): SolarOpen2.starts,
     ("hy_v3", "hy_v3"): ("<tool_calls:opensource>", "<tool_call:opensource>"),
     ("deepseek_v3", "deepseek_v31"): ("<｜tool▁calls▁begin｜>",),
     **{
-        (reasoning, name): DeepSeekV32.starts
+        (reasoning, name): calls.starts
         for reasoning in ("deepseek_v3", "deepseek_v4")
-        for name in ("deepseek_v32", "deepseek_v4")
+        for name, calls in (
+            ("deepseek_v32", DeepSeekV32),
+            ("deepseek_v4", DeepSeekV32),
+            ("deepseek_v41", DeepSeekV41),
+        )
     },
 }
 """What calls begin with even where a model has not said that its thinking is over, by reasoning and tool parser."""
@@ -224,6 +235,10 @@ _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (_all(r"<\|open\|>", r"<\|sep\|>"), "kimi_k3"),
     (r"<\|tool_call>", "gemma4"),
     (r"<start_function_call>", "functiongemma"),
+    (r"｜GCML｜", "gigachat35"),
+    (r"<dots_function_call>", "dots"),
+    (r"<\|tool_call:start\|>", "solar_open2"),
+    (r"｜DSML｜ ", "deepseek_v41"),
     (r"｜DSML｜tool_calls", "deepseek_v4"),
     (r"｜DSML｜", "deepseek_v32"),
     (r"<steptml:invoke", "step3"),
@@ -274,12 +289,13 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|inner_prefix\|>", "apertus"),
     (r"<seed:think>", "seed_oss"),
     (r"<longcat_think>", "longcat"),
+    (r"<\|think:start\|>", "solar_open2"),
     (r"<think(?:\{\}|:opensource)>", "hy_v3"),
     (r"<mm:think>", "minimax_m3"),
     (r"◁think▷", "kimi"),
     (_all("</think>", "<arg_key>"), "glm45"),
     (_ALWAYS_THINKS, "deepseek_r1"),
-    (_all("</think>", "｜DSML｜tool_calls"), "deepseek_v4"),
+    (_all("</think>", "｜DSML｜(?:tool_calls| calls)"), "deepseek_v4"),
     (_all("</think>", "<｜Assistant｜>"), "deepseek_v3"),
     (_all("</think>", r"<\|tool_calls_section_begin\|>"), "kimi_k2"),
     (_all("<think>", "<steptml:invoke"), "step3"),

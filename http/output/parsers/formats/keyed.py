@@ -39,8 +39,10 @@ class Glm45(TaggedCalls):
             found = yield from self._next()
         while found in self.key_begins:
             key: list[str] = []
-            yield from self._until(self.key_ends, key.append)
-            found = yield from self._until((*self.value_begins, *self.overs, *self.begins), dropped)
+            if self.key_ends:
+                yield from self._until(self.key_ends, key.append)
+            sink = dropped if self.key_ends else key.append  # else the value's beginning ends the key
+            found = yield from self._until((*self.value_begins, *self.overs, *self.begins), sink)
             if found in self.value_begins:
                 yield from self._argument("".join(key).strip(), self.value_ends)
                 found = yield from self._next()
@@ -68,3 +70,12 @@ class HunyuanV3(Glm45):
     value_begins, value_ends = _both("<arg_value>"), _both("</arg_value>")
     starts = (*_both("<tool_calls>"), *begins)
     closers = (*overs, *_both("</tool_calls>"))
+
+
+class SolarOpen2(Glm45):
+    """<|tool_call:start|>name and <|tool_arg:start|>key<|tool_arg:value|>value<|tool_arg:end|> in it."""
+
+    begins, overs = ("<|tool_call:start|>",), ("<|tool_call:end|>",)
+    key_begins, key_ends = ("<|tool_arg:start|>",), ()
+    value_begins, value_ends = ("<|tool_arg:value|>",), ("<|tool_arg:end|>",)
+    starts, closers = begins, overs

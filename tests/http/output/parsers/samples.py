@@ -191,17 +191,30 @@ def _step3(scene: Scene) -> str:
     return f"{scene.before}<｜tool_calls_begin｜>\n{calls}<｜tool_calls_end｜>{scene.after}"
 
 
-def _deepseek_v32(scene: Scene) -> str:
+def _dsml(mark: str, section: str) -> Write:
     def parameter(key: str, value: Any) -> str:
         kind = "true" if isinstance(value, str) else "false"
-        return f'<｜DSML｜parameter name="{key}" string="{kind}">{_plain(value)}</｜DSML｜parameter>\n'
+        return f'<{mark}parameter name="{key}" string="{kind}">{_plain(value)}</{mark}parameter>\n'
 
     def one(name: str, value: dict[str, Any]) -> str:
         given = "".join(parameter(*argument) for argument in value.items())
-        return f'<｜DSML｜invoke name="{name}">\n{given}</｜DSML｜invoke>\n'
+        return f'<{mark}invoke name="{name}">\n{given}</{mark}invoke>\n'
 
-    calls = "".join(one(*call) for call in scene.calls)
-    return f"{scene.before}<｜DSML｜function_calls>\n{calls}</｜DSML｜function_calls>{scene.after}"
+    def write(scene: Scene) -> str:
+        calls = "".join(one(*call) for call in scene.calls)
+        return f"{scene.before}<{mark}{section}>\n{calls}</{mark}{section}>{scene.after}"
+
+    return write
+
+
+def _solar_open2(scene: Scene) -> str:
+    def one(name: str, value: dict[str, Any]) -> str:
+        given = "".join(
+            f"<|tool_arg:start|>{key}<|tool_arg:value|>{_plain(one)}<|tool_arg:end|>\n" for key, one in value.items()
+        )
+        return f"<|tool_call:start|>{name}\n{given}<|tool_call:end|>"
+
+    return scene.before + "\n".join(one(*call) for call in scene.calls) + scene.after
 
 
 def _kimi_k3(scene: Scene) -> str:
@@ -341,6 +354,8 @@ WRITERS: dict[str, Write] = {
     "minimax_m2": _minimax_m2,
     "hy_v3": _hy_v3,
     "minicpm5": _minicpm5,
+    "dots": lambda scene: _minimax_m2(scene).replace("minimax:tool_call", "dots_function_call"),
+    "solar_open2": _solar_open2,
     "glm45": _glm45,
     "llama3_json": _llama3_json,
     "pythonic": _pythonic,
@@ -353,7 +368,9 @@ WRITERS: dict[str, Write] = {
     "hunyuan_a13b": lambda scene: f"{scene.before}<tool_calls>{_objects(scene)}</tool_calls>{scene.after}",
     "nemotron_json": lambda scene: f"{scene.before}<TOOLCALL>{_objects(scene)}</TOOLCALL>{scene.after}",
     "step3": _step3,
-    "deepseek_v32": _deepseek_v32,
+    "deepseek_v32": _dsml("｜DSML｜", "function_calls"),
+    "deepseek_v41": _dsml("｜DSML｜ ", "calls"),
+    "gigachat35": _dsml("｜GCML｜", "tool_calls"),
     "kimi_k3": _kimi_k3,
     "gemma4": _gemma4,
     "olmo3": _olmo3,
@@ -375,6 +392,8 @@ TAGGED = (
     "step3",
     "hy_v3",
     "minicpm5",
+    "dots",
+    "solar_open2",
 )  # their values are plain texts
 _OLD_MISTRAL: Write = lambda scene: f"{scene.before}[TOOL_CALLS]{_objects(scene)}{scene.after}"  # noqa: E731
 

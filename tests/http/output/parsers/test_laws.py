@@ -201,7 +201,7 @@ def test_any_calls(tools: str, calls: list[Asked], before: str, after: str, data
 
 @settings(max_examples=100)
 @given(
-    st.sampled_from([*TAGGED, "gemma4", "deepseek_v32", "kimi_k3"]),
+    st.sampled_from([*TAGGED, "gemma4", "deepseek_v32", "deepseek_v41", "gigachat35", "kimi_k3"]),
     WORDS | st.text(max_size=20).filter(lambda text: "</" not in text),
     st.data(),
 )

@@ -81,6 +81,10 @@ TEMPLATES = {
     "phi4_mini_json ": "<|system|>Answer with functools[{'name': ..., 'arguments': {}}]<|end|>",
     "xlam": '<|start_header_id|>ipython Use a JSON array:\n\n[{"name": "tool_call_name", "arguments": {"arg1": 1}}]',
     "deepseek_v32 deepseek_v3": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f"><｜Assistant｜></think>{{ c }}',
+    "deepseek_v41 deepseek_v4": '<｜DSML｜ calls>\n<｜DSML｜ invoke name="f"><｜Assistant｜></think>{{ c }}',
+    "gigachat35": "{{ '<｜GCML｜tool_calls>' }}{{ '<｜GCML｜invoke name=' + c.name }}",
+    "dots": '<dots_function_call>\n<invoke name="{{ c.name }}"><parameter name="{{ k }}">{{ v }}</parameter></invoke>',
+    "solar_open2 solar_open2": "<|think:start|>{{ r }}<|think:end|><|tool_call:start|>{{ c.name }}\n<|tool_arg:start|>",
     "deepseek_v4 deepseek_v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f"><｜Assistant｜></think>{{ c }}',
     "step3 step3": "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=x><think>",
     "hermes ernie45": "<tool_call>{}</tool_call>{{ '\n</think>\n\n<response>\n' + c + '\n</response>' }}",
@@ -115,7 +119,7 @@ def test_names_that_users_know() -> None:
         granite seed_oss minimax_m2 minimax_m3 llama4_json llama4_pythonic hunyuan_a13b jamba nemotron_json longcat
         kimi_k3 gemma4 functiongemma gemma3 lfm2 cohere_command3 cohere_command4 phi4_mini_json xlam deepseek_v32
         deepseek_v4 step3 step3p5 ernie45 olmo3 functionary internlm minimax glm47 granite4 granite_20b_fc mimo
-        apertus gigachat3 cohere_command_r hy_v3 minicpm5"""
+        apertus gigachat3 gigachat35 cohere_command_r hy_v3 minicpm5 deepseek_v41 dots solar_open2"""
     assert {*names.split(), JSON_ARRAY} == TOOL_PARSERS.keys()
     assert {*get_args(ToolParser)} == TOOL_PARSERS.keys() - {JSON_ARRAY} | {"auto", "none"}
     assert {*get_args(ReasoningParser)} == REASONING_PARSERS.keys() | {"auto", "none"}

@@ -160,6 +160,23 @@ THOUGHTS = [
         calls=(("now", {}),),
     ),
     Sample(
+        "forgotten end",
+        "x\n<|tool_call:start|>now\n<|tool_call:end|>",
+        "solar_open2",
+        "solar_open2",
+        opened=True,
+        thought="x\n",
+        calls=(("now", {}),),
+    ),
+    Sample(
+        "forgotten end",
+        '<think>x\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="now">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>',
+        "deepseek_v41",
+        "deepseek_v4",
+        thought="x\n\n",
+        calls=(("now", {}),),
+    ),
+    Sample(
         "forgotten end before the answer",
         "x<|open|>response<|sep|>b<|close|>response<|sep|><|close|>message<|sep|>",
         reasoning="kimi_k3",
