@@ -204,6 +204,10 @@ def check_counts(sources: Sequence[MediaSource], rules: MediaRules, field: str) 
 
 def check_text_size(parts: Sequence[bytes | None], most: int) -> None:
     """413 for texts that are longer than they may be beside pictures, which cross no ring."""
-    size = sum(len(part) for part in parts if part)
+    check_text_length(sum(len(part) for part in parts if part), most)
+
+
+def check_text_length(size: int, most: int) -> None:
+    """The same of bytes."""
     if size > most:
         raise ApiError(413, f"The body without its pictures is longer than the {most} bytes of --max-body-bytes.")

@@ -21,7 +21,7 @@ from ...generation.idempotency import StreamProgress
 from ...generation.job import Engine, Job
 from ...generation.prepare import ask_completion
 from ...llamacpp.answers import LlamaCompletion, default_settings, settings_of
-from ...llamacpp.media import MARKER, media_of
+from ...llamacpp.media import FIELD, MARKER, check_rest, media_of
 from ...llamacpp.requests import (
     by_tokens,
     check_scales,
@@ -40,12 +40,12 @@ from ...llamacpp.schemas import (
     LlamaScale,
     LlamaSlotsQuery,
 )
-from ...media.parts import check_text_size
 from ...middleware.context import ACCOUNT, BODY, CLIENT, name_request
 from ...output.answer import Answer
 from ...pooling.answers import as_json
 from ...pooling.prepare import check_generates, pooling_of
 from ...settings import ServedAdapter
+from ...transport.body import check_length
 from ...transport.json_response import json_response
 from ..answering import seeded
 from ..generate import Generator
@@ -75,7 +75,12 @@ class LlamaApi:
         """POST /completion."""
         raw = await self._read_long(request)
         check_generates(self._settings)
-        return await self._answer(request, raw, read(LlamaCompletionRequest, raw))
+        most = self._settings.max_body_bytes
+        if FIELD not in raw:
+            check_length(raw, most)
+        body = read(LlamaCompletionRequest, raw)
+        check_rest(raw, body.prompt, most)
+        return await self._answer(request, raw, body)
 
     async def infill(self, request: web.Request) -> web.StreamResponse:
         """POST /infill."""
@@ -122,10 +127,10 @@ class LlamaApi:
         except ApiError as error:
             raise renamed(error) from None
 
-    def _with_media(self, prompts: list[Prompt], media: list[list[MediaSource]]) -> list[Prompt]:
-        """The prompts, all of them texts, with what stands at their marks; texts have the length of any other's."""
+    @staticmethod
+    def _with_media(prompts: list[Prompt], media: list[list[MediaSource]]) -> list[Prompt]:
+        """The prompts, all of them texts, with what stands at their marks."""
         texts = [prompt for prompt in prompts if isinstance(prompt, TextPrompt)]
-        check_text_size([prompt.text.encode() for prompt in texts], self._settings.max_body_bytes)
         return [
             msgspec.structs.replace(prompt, media=own, marker=MARKER) if own else prompt
             for prompt, own in zip(texts, media, strict=True)

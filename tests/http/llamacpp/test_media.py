@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
+from actorserve.http.handlers.dialects import llamacpp as handlers
 from actorserve.http.llamacpp.media import MARKER, media_of
 from actorserve.http.llamacpp.schemas import LlamaCompletionRequest
 from actorserve.http.settings import MediaRules
@@ -34,7 +36,7 @@ def test_what_they_are_is_seen_from_their_bytes() -> None:
     assert found(of(PNG, f"data:audio/wav;base64,{WAVE}")) == [[("image", PNG), ("audio", WAVE)]]
     assert found({"prompt_string": MARKER, "multimodal_data": PNG}) == [[("image", PNG)]]
     assert found(["a", of(PNG), of()]) == [[], [("image", PNG)], []]
-    assert found("a") == [[]] and not any(found([1, 2, "a"])) and not any(found([[1], [2]], None))
+    assert found("a") == [[]] and found([1, 2, "a"]) == found([[1], [2]], None) == []
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,35 @@ async def test_prompts_have_them_with_the_mark() -> None:
         finish_all(job)
         assert (await client.answer()).status == 200
         assert (await served.ask("GET", "/props")).json["media_marker"] == MARKER
+
+
+LONG = 110_000  # above --max-body-bytes
+
+
+@pytest.mark.parametrize(
+    ("prompt", "status"),
+    [
+        ([7] * (LONG // 2), 413),
+        ("a " * (LONG // 2), 413),
+        ([of(PNG), "a " * (LONG // 2)], 413),
+        ([7] * (LONG // 2) + [of(PNG)], 413),
+        (of(PNG, text=MARKER + "a " * (LONG // 2)), 413),
+        ({**of(PNG), "more": [7] * (LONG // 2)}, 413),
+        (of(PNG + "A" * LONG), 200),
+        (["a", of(PNG, "A" * LONG, text=2 * MARKER)], 200),
+    ],
+)
+async def test_only_pictures_may_be_longer_than_other_bodies(
+    prompt: Any, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything walks them: millions of ids would keep the loop from all others."""
+    walk = Mock(side_effect=media_of)
+    monkeypatch.setattr(handlers, "media_of", walk)
+    async with serving(media=RULES) as served:
+        client = await served.client()
+        client.send("POST", "/completion", {"prompt": prompt, "n_predict": 1})
+        if status == 200:
+            finish_all(await served.job())
+        answer = await client.answer()
+    assert answer.status == status and walk.called == (status == 200), answer.body
+    assert status == 200 or "--max-body-bytes" in answer.json["error"]["message"]
