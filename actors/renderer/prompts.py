@@ -31,6 +31,7 @@ from .pooled import PooledTexts, TooFewTokens, lowered, without_punctuation
 from .refused import NO_TOKENIZER, TOO_LONG, RenderRefused
 from .templates.chat_template import ChatTemplate, TemplateProblem, find_templates
 from .templates.escaping import Escaped, Escaping
+from .templates.problem import OutOfMemory
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -232,7 +233,9 @@ class Prompts:
         parts = [{"type": "text", "text": BEFORE}, {"type": one.modality}, {"type": "text", "text": BEHIND}]
         try:
             chat = self.chat_text(ChatPrompt(json.dumps([{"role": "user", "content": parts}]).encode()), [one])
-        except RenderRefused:
+        except OutOfMemory:
+            raise
+        except (RenderRefused, TemplateProblem):  # as of a turn of a user alone
             return one.placeholder
         found = str(chat).partition(BEFORE)[2].partition(BEHIND)[0].strip()
         return found if found.count(one.placeholder) == 1 else one.placeholder

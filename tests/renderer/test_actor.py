@@ -52,7 +52,7 @@ class Bench:
             pooling=pooling,
         )
         sizes: dict[str, Any] = {"max_num_seqs": 4, "max_num_queued_reqs": 4, "block_size": 8, "max_body_bytes": 4096}
-        config = Config(chat_template=CHATML, **sizes, **options)
+        config = Config(**{"chat_template": CHATML, **sizes, **options})
         self.memory = Memory(System(config, model))
         self.frontend, self.scheduler = self.born("frontend-0"), self.born("scheduler")
         self.table = self.frontend.table

@@ -12,13 +12,18 @@ import msgspec
 import pytest
 from tokenizers.processors import TemplateProcessing
 
+from actorserve.actors.protocol.media import PreparedMedia
 from actorserve.actors.protocol.messages import Admit, Failed, Render, Rendered
 from actorserve.actors.protocol.topics.calls import Tokenize, Tokenized
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
+from actorserve.actors.renderer.templates.problem import OutOfMemory
 from actorserve.actors.runtime.in_flight import Ended
 
 from .test_actor import CHAT, LENGTH, PARAMS, Bench, ids
+
+PICTURE = PreparedMedia("image", b"", "<img>", "<img>", 3, 1, [])
+SHOWS = "{%- for part in messages[0].content -%}{{ part.text if part.type == 'text' else '[<img>]' }}{%- endfor -%}"
 
 
 @pytest.fixture
@@ -197,3 +202,26 @@ def test_what_is_truncated_by_itself_leaves_room_for_the_answer(bench: Bench, as
         assert isinstance(answer, Rendered) and answer.prompt_tokens == LENGTH - (asked or 1)
     answer = bench.render(TokenPrompt([5]), truncate_prompt_tokens=-1, max_tokens=LENGTH)
     assert (answer.status, answer.param, answer.code) == (400, "max_tokens", "context_length_exceeded")
+
+
+REFUSES = "{%- if messages[0].role != 'system' -%}{{ raise_exception('a system message comes first') }}{%- endif -%}"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [(REFUSES, "<img>"), ("{{ messages[0].content[1].type }}", "<img>"), (SHOWS, "[<img>]")],
+)
+def test_a_picture_at_a_mark_needs_no_chat_template(tmp_path: Path, template: str, text: str) -> None:
+    """What stands around it in conversations is there where the template takes a lone turn of a user."""
+    bench = Bench(tmp_path, chat_template=template)
+    assert bench.renderer.prompts._as_in_chats(PICTURE) == text
+    bench.memory.close()
+
+
+def test_a_renderer_without_memory_does_not_go_on_with_a_picture(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hungry(*given: Any) -> str:
+        raise OutOfMemory("there is none left")
+
+    monkeypatch.setattr(bench.renderer.prompts, "chat_text", hungry)
+    with pytest.raises(OutOfMemory):
+        bench.renderer.prompts._as_in_chats(PICTURE)
