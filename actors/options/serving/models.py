@@ -98,15 +98,23 @@ def models_of(folder: Path, warn: Callable[[str], None]) -> dict[str, str]:
         raise ConfigError(f"{flag(FOLDER)}: {folder} cannot be read: {error.strerror}") from None
     found: dict[str, str] = {}
     for entry in entries:
-        path: Path | None = None
-        name = entry.name
-        if entry.is_dir():
-            path = _of_folder(entry, warn)
-        elif entry.suffix == ".gguf" and _is_first(entry) and not name.startswith(PROJECTOR):
-            path, name = entry, SHARD.sub("", name).removesuffix(".gguf")
+        try:
+            name, path = _of_entry(entry, warn)
+        except OSError as error:
+            warn(f"{flag(FOLDER)}: {entry} is passed over: it cannot be read: {error.strerror}")
+            continue
         if path is not None and (other := found.setdefault(name, str(path))) != str(path):
             warn(f"{flag(FOLDER)}: {path} is passed over: {other} has its name, {name}")
     return found
+
+
+def _of_entry(entry: Path, warn: Callable[[str], None]) -> tuple[str, Path | None]:
+    """(its name, the model if it is one)."""
+    if entry.is_dir():
+        return entry.name, _of_folder(entry, warn)
+    if entry.suffix == ".gguf" and _is_first(entry) and not entry.name.startswith(PROJECTOR):
+        return SHARD.sub("", entry.name).removesuffix(".gguf"), entry
+    return entry.name, None
 
 
 def _of_folder(folder: Path, warn: Callable[[str], None]) -> Path | None:

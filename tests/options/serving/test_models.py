@@ -141,6 +141,26 @@ def test_the_names_that_there_are_now(folder: Path, tmp_path: Path) -> None:
     assert names_of(None, None) == []
 
 
+def test_what_may_not_be_read_is_passed_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that may not be entered, or a link into one, beside models that can be had."""
+    stat = Path.stat
+
+    def refused(path: Path, **options: Any) -> Any:
+        if path in (folder / "sees", folder / "hub" / "config.json"):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    assert names_of(str(folder), None) == ["loose", "parts", "small-Q4_K_M"]
+    assert len(read(models_dir=str(folder))) == 3
+    told = capsys.readouterr().err
+    assert all(
+        f"{folder / name} is passed over: it cannot be read: Permission denied" in told for name in ("sees", "hub")
+    )
+
+
 def test_a_preset_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     (config,) = read(models_preset=preset(tmp_path, "\ufeffversion = 1\n[x]\nmodel = /a\n"))
     assert config.served_names() == ["x"]
