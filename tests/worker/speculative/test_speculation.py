@@ -14,15 +14,13 @@ import torch
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.request import Sampling
-from actorserve.actors.worker.cpu.batch import BlockTables
 from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.speculative.draft_model import DraftModelProposer
 from actorserve.actors.worker.speculative.ngram import NgramProposer
-from actorserve.actors.worker.speculative.verifier import FIRST_PAUSE, DraftBatch, DraftVerifier, Ints, Proposer, Tokens
+from actorserve.actors.worker.speculative.verifier import DraftBatch, Ints, Proposer, Tokens
 from actorserve.kernels.cpu.paged_kv import PagedKV
-from actorserve.kernels.cpu.sampling import Parameters
 from actorserve.shm.table.logprobs import Logprobs
 from tests.support.models.checkpoints import KINDS, VOCABULARY
 from tests.support.selection import slow
@@ -73,14 +71,6 @@ class Oracle:
             wrong = self.random.random(room) > self.right
             tokens[row, size : size + room] = (line + wrong * self.random.integers(1, 50, room)) % VOCABULARY
         return work.room
-
-
-def work_of(rows: Ints, starts: Ints, pending: Ints, room: Ints) -> DraftBatch:
-    """For proposers that read no KV memory."""
-    nothing = np.empty(0)
-    return DraftBatch(
-        rows, starts, pending, room, BlockTables(nothing, nothing), Parameters(*[nothing] * len(Parameters._fields))
-    )
 
 
 def drafter(config: Config, group: Any = None) -> DraftModelProposer:
@@ -232,104 +222,6 @@ def test_what_is_drawn_has_the_models_distribution(checkpoints: Folders) -> None
     skewed[common[1]] += 0.2 * size  # the test would see a draft that is accepted too often
     both = plain + skewed
     assert ((plain - skewed)[used] ** 2 / both[used]).sum() > freedom + 4 * (2 * freedom) ** 0.5
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        ([1, 2, 3, 4, 1, 2], [3, 4, 1, 2, 3]),
-        ([1, 2, 3, 1, 2, 4, 1, 2], [4, 1, 2, 4, 1]),  # the last time, not the first
-        ([9, 1, 2, 5, 8, 1, 2, 6, 9, 1, 2], [5, 8, 1, 2, 6]),  # the longest ending, though another came later
-        ([1, 2, 3, 4, 5], []),
-        ([7, 7, 7, 7], [7, 7, 7, 7, 7]),
-        ([1, 2, 1, 2, 1, 2], [1, 2, 1, 2, 1]),
-        ([3, 4, 3], []),  # one token is too short
-        ([4], []),
-        ([4, 4], []),
-    ],
-)
-def test_what_is_looked_up(tokens: list[int], expected: list[int]) -> None:
-    lines = np.zeros((2, 32), np.int32)
-    lines[1, : len(tokens)] = tokens
-    one = np.array([1])
-    work = work_of(one, np.array([len(tokens) - 1]), one, np.array([5]))
-    drafted = NgramProposer(2, 4).propose(work, lines)
-    assert lines[1, len(tokens) : len(tokens) + int(drafted[0])].tolist() == expected
-
-
-def test_a_lookup_finds_what_a_slow_one_finds() -> None:
-    random = np.random.default_rng(3)
-
-    def slow(line: list[int], shortest: int, longest: int) -> int:
-        for length in range(longest, shortest - 1, -1):
-            for end in range(len(line) - 1, length - 1, -1):
-                if line[end - length : end] == line[len(line) - length :]:
-                    return end
-        return 0
-
-    for _ in range(2000):
-        line = random.integers(0, random.integers(2, 9), random.integers(1, 40)).astype(np.int32)
-        shortest = int(random.integers(1, 4))
-        longest = shortest + int(random.integers(0, 3))
-        assert NgramProposer(shortest, longest).find(line) == slow(line.tolist(), shortest, longest)
-
-
-class Never:
-    """Its drafts are wrong."""
-
-    follows = False
-
-    def place(self, row: int, computed: int) -> None:
-        pass
-
-    def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
-        return work.room
-
-
-def test_a_row_whose_drafts_fail_has_none_for_a_while() -> None:
-    verifier = DraftVerifier(Never(), 2, 64)
-    row, one = np.array([0]), np.array([1])
-    verifier.place(0, np.arange(3), 0)
-    tried = []
-    for _ in range(1000):
-        drafted = verifier.draft(work_of(row, one, one, np.array([4])), 0.5)
-        tried.append(bool(drafted[0]))
-        if drafted[0]:
-            assert verifier.accepted(row, np.array([2]), drafted, np.full(5, 77, np.int32)).tolist() == [0]
-    pauses = np.diff(np.flatnonzero(tried))
-    assert sum(tried) < 10 and pauses.max() > 4 * FIRST_PAUSE, "each failure doubles the while"
-    last = int(np.flatnonzero(tried)[-1])
-    verifier.place(0, np.arange(3), 0)
-    assert last and verifier.draft(work_of(row, one, one, np.array([4])), 0.5).tolist() == [4]
-
-
-def test_a_row_whose_drafts_are_right_goes_on() -> None:
-    verifier = DraftVerifier(Never(), 1, 64)
-    row, one = np.array([0]), np.array([1])
-    verifier.place(0, np.arange(3), 0)
-    for _ in range(300):
-        drafted = verifier.draft(work_of(row, one, one, np.array([4])), 0.5)
-        assert drafted.tolist() == [4]
-        verifier.tokens[0, 2:6] = [5, 6, 7, 8]
-        assert verifier.accepted(row, np.array([2]), drafted, np.array([5, 6, 7, 9, 1], np.int32)).tolist() == [3]
-
-
-class Counted(np.ndarray):
-    """Knows how often it, or what was made of it, was read."""
-
-    reads = 0
-
-    def __getitem__(self, index: Any) -> Any:
-        Counted.reads += 1
-        return super().__getitem__(index)
-
-
-def test_looking_up_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is read as a whole, a few times for each length, and not token by token."""
-    monkeypatch.setattr(Counted, "reads", 0)
-    line = np.random.default_rng(1).integers(0, 30, 8192).astype(np.int32)
-    assert NgramProposer(2, 4).find(line.view(Counted)) == NgramProposer(2, 4).find(line) > 0
-    assert 0 < Counted.reads < 30
 
 
 @pytest.mark.parametrize(("temperature", "least"), [*slow((0.0, 0.9)), (0.8, 0.8)])

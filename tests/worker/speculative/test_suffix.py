@@ -8,7 +8,8 @@ import pytest
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.options.objects.speculative import SuffixOptions, read_speculative
 from actorserve.actors.worker.speculative.suffix import EarlierAnswers, SuffixProposer, SuffixRules
-from tests.worker.speculative.test_speculation import work_of
+
+from .work import work_of
 
 
 def proposer(rows: int = 2, remembers: bool = True, **rules: float) -> SuffixProposer:
