@@ -15,6 +15,7 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else 
 from actorserve.actors.worker.cpu.layers import native
 from actorserve.actors.worker.start.libraries import settle_libraries
 from tests.support.compiler import need_compiler
+from tests.support.gpu.pretended_device import PretendedDevice, pretended
 from tests.support.gpu.triton_interpreter import quick_interpreter
 from tests.support.models.checkpoints import checkpoint
 
@@ -58,3 +59,10 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     native.start(request.param, 2)
     yield
     native.stop()
+
+
+@pytest.fixture
+def device() -> Iterator[PretendedDevice]:
+    """A GPU that is pretended while the test runs."""
+    with pretended() as found:
+        yield found

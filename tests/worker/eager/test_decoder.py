@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from actorserve.actors.worker.pooling.decoder import hidden_shape, load_hidden, 
 from actorserve.actors.worker.pooling.poolers import Pooler
 from actorserve.actors.worker.pooling.runner import HiddenRunner, PoolingWriter
 from actorserve.shm.table.table import make_ref
-from tests.support.gpu.pretended_device import DEVICE, OnDevice, PretendedDevice, on_the_host, pretended
+from tests.support.gpu.pretended_device import DEVICE, OnDevice, PretendedDevice, on_the_host
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one that need not be pretended")
 
@@ -38,12 +38,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "gemma3": {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 9},
 }
 Written = dict[int, tuple[int, int, bytes]]
-
-
-@pytest.fixture
-def device() -> Iterator[PretendedDevice]:
-    with pretended() as found:
-        yield found
 
 
 def options(folder: Path, **fields: Any) -> tuple[Config, ModelInfo]:

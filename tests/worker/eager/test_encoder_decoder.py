@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.start.shared import request_readers
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import RequestTable, table_bytes
-from tests.support.gpu.pretended_device import DEVICE, PretendedDevice, on_the_host, pretended
+from tests.support.gpu.pretended_device import DEVICE, PretendedDevice, on_the_host
 from tests.support.selection import slow
 
 from ..driver import GREEDY
@@ -50,12 +50,6 @@ SPEC = EncoderSpec(longest=32, decoder_longest=32, start=[1], filler=0)
 SPEECH = SpeechSpec(languages={}, tasks={}, end=2, no_timestamps=100, mels=80, frames=2 * POSITIONS)
 HEARS = msgspec.structs.replace(SPEC, longest=POSITIONS, speech=SPEECH)
 READ = [list(range(5, 26)), list(range(30, 43))]
-
-
-@pytest.fixture
-def device() -> Iterator[PretendedDevice]:
-    with pretended() as found:
-        yield found
 
 
 def whisper() -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ from actorserve.actors.worker.pooling.poolers import Pooler
 from actorserve.actors.worker.pooling.runner import HiddenRunner, PoolingWriter
 from actorserve.actors.worker.vision.start import load_vision
 from actorserve.shm.table.table import make_ref
-from tests.support.gpu.pretended_device import DEVICE, PretendedDevice, on_the_host, pretended
+from tests.support.gpu.pretended_device import DEVICE, PretendedDevice, on_the_host
 from tests.support.models.vision.families import checkpoint
 from tests.support.models.vision.reference import Prompt, Reference, Source, picture
 from tests.support.selection import slow
@@ -35,12 +34,6 @@ BLOCK, LENGTH, ROWS, BLOCKS = 16, 96, 3, 6
 TEXT = [*range(3, 22)]
 CPU = torch.device("cpu")
 TWO_KINDS = {"layer_types": ["sliding_attention", "full_attention"]}
-
-
-@pytest.fixture
-def device() -> Iterator[PretendedDevice]:
-    with pretended() as found:
-        yield found
 
 
 def options(folder: Path, **fields: Any) -> tuple[Config, ModelInfo]:

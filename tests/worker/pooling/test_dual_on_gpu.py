@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from actorserve.actors.worker.pooling import load
 from actorserve.actors.worker.pooling.dual_encoder import TextEncoder, load_dual_encoder
 from actorserve.actors.worker.start.beside import moved
 from actorserve.actors.worker.vision.encoder import Owner, VisionEncoder
-from tests.support.gpu.pretended_device import DEVICE, OnDevice, PretendedDevice, on_the_host, pretended
+from tests.support.gpu.pretended_device import DEVICE, OnDevice, PretendedDevice, on_the_host
 from tests.support.models.dual_encoders import picture_vectors, text_vectors, write_dual_encoder
 from tests.support.models.embedders import cosines
 from tests.support.models.vision.folders import picture
@@ -29,12 +28,6 @@ from tests.support.selection import slow
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one that need not be pretended")
 
 TEXTS = ["A photo of a cat", "two dogs, one fox: the lazy dog.", "a"]
-
-
-@pytest.fixture
-def device() -> Iterator[PretendedDevice]:
-    with pretended() as found:
-        yield found
 
 
 class Shown:

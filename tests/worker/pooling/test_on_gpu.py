@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ from actorserve.actors.worker.pooling.poolers import Dense, Pooler
 from actorserve.actors.worker.pooling.runner import PooledRow, PoolingWriter
 from actorserve.actors.worker.pooling.whole_prompts import in_parts
 from actorserve.actors.worker.start import beside
-from tests.support.gpu.pretended_device import DEVICE, OnDevice, PretendedDevice, on_the_host, pretended
+from tests.support.gpu.pretended_device import DEVICE, OnDevice, PretendedDevice, on_the_host
 from tests.support.models.embedders import FAMILIES, SENTENCES, hidden_states, logits, write_model
 from tests.support.selection import slow
 
@@ -35,12 +35,6 @@ from .test_encoders import DIVIDED, PAIRS, options, text
 QUICK = ("bert", "roberta", "modernbert", "deberta-v2", "t5", "gemma3_text", "qwen2")
 Folders = Callable[..., Path]
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one that need not be pretended")
-
-
-@pytest.fixture
-def device() -> Iterator[PretendedDevice]:
-    with pretended() as found:
-        yield found
 
 
 def on_device(folder: Path, **fields: object) -> Encoder:
