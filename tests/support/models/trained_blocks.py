@@ -6,7 +6,6 @@ there and masks, and learns the model's own distributions of the tokens that fol
 
 from __future__ import annotations
 
-import argparse
 import logging
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import heads
-from .trained_heads import Texts, embeddings, say, turned
+from .trained_heads import Texts, command, embeddings, say, turned
 
 log = logging.getLogger("blocks")
 LAYERS = [0, 1, 2]  # whose output is read, of the demo model's four
@@ -110,17 +109,5 @@ def _loss(trainee: Trainee, texts: Texts, places: Tensor) -> Tensor:
     return (far * 0.8 ** torch.arange(BLOCK - 1)).sum()
 
 
-def main() -> None:
-    """python -m tests.support.models.trained_blocks MODEL FOLDER [--steps N]."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--texts", type=int, default=60)
-    given = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    train(given.model, given.folder, given.steps, given.texts)
-
-
 if __name__ == "__main__":
-    main()
+    command(train, __doc__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -183,17 +183,16 @@ def embeddings(target: Path) -> Tensor:
     return load_file(target / "model.safetensors")["model.embed_tokens.weight"].float()
 
 
-def main() -> None:
-    """python -m tests.support.models.trained_heads MODEL FOLDER [--steps N]."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
+def command(train: Callable[..., Path], about: str | None) -> None:
+    """python -m MODULE MODEL FOLDER [--steps N] [--texts N]."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", metavar="model", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--texts", type=int, default=120)
-    given = parser.parse_args()
+    for name in ("--steps", "--texts"):
+        parser.add_argument(name, type=int, default=argparse.SUPPRESS)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    train(given.model, given.folder, given.steps, given.texts)
+    train(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":
-    main()
+    command(train, __doc__)
