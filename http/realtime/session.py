@@ -60,7 +60,6 @@ class Session(msgspec.Struct, kw_only=True):
     parallel: bool | None = None
     truncation: str = "auto"
     rate: int = RATES[0]
-    transcribes: bool = True
     language: str | None = None
     before: str | None = None  # `prompt` of a transcription
     items: list[Object] = []
