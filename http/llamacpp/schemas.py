@@ -104,7 +104,7 @@ class ModelsQuery(msgspec.Struct):
     """Of /v1/models."""
 
     endpoint: str | None = None  # Cohere's: only those that do this
-    reload: bool = False  # also those that have come to where models are looked for since the server's start
+    reload: str = ""  # any text: also those that have come to where models are looked for since the start
 
 
 class LlamaModelQuery(msgspec.Struct):

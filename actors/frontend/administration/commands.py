@@ -19,7 +19,6 @@ from actorserve.shm.kv_map.sleep import Part
 
 from ...model.weights.replacement import find_weights
 from ...options.config import ConfigError
-from ...options.serving.models import names_of
 from ...protocol.messages import Message
 from ...protocol.sockets.file_digests import weights_digest
 from ...protocol.topics.administration import (
@@ -36,12 +35,12 @@ from ...protocol.topics.administration import (
 from ...runtime.process import Context
 from ...telemetry.gauges import SchedulerGauge
 from ..rpc import Calls
+from .found_models import FoundModels
 from .profile import Profiles
 from .server_info import ServerInfo
 from .sleep import SleepWatch, load_problem
 
 ASK_S = 120.0  # what a worker gets for what a request needs, deaths included
-SINCE = "it has come since the server's start; the next start serves it"
 PARTS = {"weights": Part.WEIGHTS, "kv_cache": Part.KV}
 
 
@@ -52,6 +51,7 @@ class Administration:
         self._context, self._calls = context, calls
         self._watch = SleepWatch(context)
         self._info = ServerInfo(context)
+        self._found = FoundModels(context)
         self._profiles = Profiles(context, calls)
 
     async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
@@ -109,13 +109,7 @@ class Administration:
         """By name, those of --models-dir and --models-preset that have come since the start, and why these are not
         served.
         """
-        config = self._context.config
-        known = {name for served in self._context.system.models for name in served.config.served_names()}
-        try:
-            names = await asyncio.to_thread(names_of, config.models_dir, config.models_preset)
-        except ConfigError as error:
-            raise bad_request(f"reload: {error}", "reload") from None
-        return dict.fromkeys((name for name in names if name not in known | config.unserved.keys()), SINCE)
+        return await self._found.unserved()
 
     def is_sleeping(self) -> bool:
         """Does an engine sleep, or is it to? A model that is loaded once it is asked for does not meanwhile."""

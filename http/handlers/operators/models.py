@@ -40,6 +40,8 @@ class LoadingApi:
         self, engine: HasAdministration, settings: Settings, read_body: Callable[[web.Request], Awaitable[bytes]]
     ) -> None:
         self._engine, self._settings, self._read_body = engine, settings, read_body
+        self._statuses: dict[int, dict[str, Any]] = {}
+        self._looked_at = 0.0
         self.news = Watch(EVENTS, "clients watch the models of this frontend already.")
 
     async def load(self, request: web.Request) -> web.Response:
@@ -61,12 +63,12 @@ class LoadingApi:
             for name in one.served
             if account is None or account.may_ask_for(name)
         }
-        last = {name: self._status(model) for name, model in names.items()}
         said_at = time.monotonic()
+        last = self._told(names, said_at)
 
         def event(now: float) -> bytes:
             nonlocal last, said_at
-            found = {name: self._status(model) for name, model in names.items()}
+            found = self._told(names, now)
             changed = (news(name, state) for name, state in found.items() if state != last[name])
             events = b"".join(b"data: %s\n\n" % encode(one) for one in changed)
             if not events and now - said_at < QUIET_S:
@@ -76,9 +78,13 @@ class LoadingApi:
 
         return await self.news.stream(request, event, WatchLimits(PERIOD_S, STALL_S, MOST_WATCHERS))
 
-    def _status(self, model: int) -> dict[str, Any]:
-        about = self._engine.administration
-        return status(about.model_state(model), about.load_problem(model))
+    def _told(self, names: dict[str, int], now: float) -> dict[str, dict[str, Any]]:
+        """The status of each. All models are looked at once in a period, for all who watch."""
+        if not self._statuses or now - self._looked_at >= PERIOD_S:
+            about, models = self._engine.administration, [one.model for one in self._settings.all_models]
+            self._statuses = {one: status(about.model_state(one), about.load_problem(one)) for one in models}
+            self._looked_at = now
+        return {name: self._statuses[model] for name, model in names.items()}
 
     async def add(self, request: web.Request) -> web.Response:
         """POST /models. Nothing is downloaded while the server runs: it has the models that it was started with."""
