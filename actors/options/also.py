@@ -6,7 +6,10 @@ What is about a model holds for the one that it is given with; all else, such as
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +96,33 @@ def _of_text(text: str) -> tuple[str, dict[str, str]]:
 
 def _of_object(text: str) -> tuple[str, dict[str, str]]:
     try:
-        given = msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        given = json.loads(text, object_pairs_hook=_each_once)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{OPTION} {text}: no JSON object: {error}") from None
     model = given.pop("model", None)
     if not isinstance(model, str) or not model:
         raise ConfigError(f"{OPTION} {text}: its model, a text, is missing")
-    return model, {name: written(name, value) for name, value in given.items()}
+    return model, written(given)
 
 
-def written(name: str, value: object) -> str:
-    """An option's value as it is written on the command line."""
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """ValueError for an object that says something twice, of which a reader would take the last."""
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0]} is there twice")
+    return given
+
+
+def written(options: Mapping[str, object]) -> dict[str, str]:
+    """The values as they are written on the command line; what is null is left out where that has no word for it."""
+    texts = {name: _written(name, value) for name, value in options.items()}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _written(name: str, value: object) -> str | None:
     if value is None:
-        return LEFT_OUT.get(name.replace("-", "_"), ("null",))[0]
+        words = LEFT_OUT.get(name.replace("-", "_"))
+        return words[0] if words else None
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

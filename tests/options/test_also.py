@@ -47,6 +47,7 @@ def test_as_json_with_values_that_have_commas_and_equals_signs() -> None:
         "threads": None,
         "enforce_eager": True,
     }
+    assert read_also('{"model": "m", "chat_template": null, "dtype": null, "seed": 3}')[1] == {"seed": 3}
     assert read_environment({"ACTORSERVE_ALSO": '{"model": "m"}'}) == {"also": ['{"model": "m"}']}
 
 
@@ -93,7 +94,7 @@ def test_the_environment_has_one_or_a_json_list() -> None:
         ({"also": ["x,pooler-config={"]}, "--also x: --pooler-config: { is no JSON"),
         ({"also": ['{"model": "x"']}, '--also {"model": "x": no JSON object: '),
         ({"also": ['{"seed": 3}']}, '--also {"seed": 3}: its model, a text, is missing'),
-        ({"also": ['{"model": "x", "seed": null}']}, "--also x: seed: null is not a whole number"),
+        ({"also": ['{"model": "x", "seed": 1, "seed": 2}']}, "no JSON object: seed is there twice"),
         ({"also": ["x", "x"]}, "--also: two models are served as x; served-model-name=NAME gives one another"),
         ({"model": "x", "also": ["x"]}, "two models are served as x"),
         ({"also": ["x"] * 64}, "--also: at most 64 models are served, not 65"),

@@ -53,8 +53,7 @@ def with_models(values: Mapping[str, object], warn: Callable[[str], None]) -> Va
             raise ConfigError(f"{flag(PRESET)}: [{name}] is no model of {flag(FOLDER)}; model = FILE says where it is")
         aliases = options.pop("served_model_name", None)
         options["served_model_name"] = [name, *(one for one in (aliases if isinstance(aliases, list) else []))]
-        given_by_text = {option: written(option, value) for option, value in options.items()}
-        texts.append(msgspec.json.encode({"model": str(model)} | given_by_text).decode())
+        texts.append(msgspec.json.encode({"model": str(model)} | written(options)).decode())
     return _among(given, texts)
 
 
