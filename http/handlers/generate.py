@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from ..anthropic.requests import named, omits_thinking, renamed
 from ..anthropic.requests import to_chat as messages_to_chat
 from ..anthropic.schemas import MessagesRequest, Object
 from ..errors import ApiError, bad_request
-from ..generation.adapter import chat_request
+from ..generation.adapter import chat_request, with_names
 from ..generation.beam_search import BeamSearch, check_beams
 from ..generation.fields.decoding import check_model
 from ..generation.fields.sampling import max_tokens_of
@@ -55,6 +56,15 @@ T = TypeVar("T")
 MakeTurnFormat = Callable[[Answer, Job, StreamProgress | None, Continued], TurnFormat]
 
 
+@contextmanager
+def by_its_name(body: ChatRequest | CompletionRequest) -> Iterator[None]:
+    """Errors of the model name `lora_path` where the body says by that which it is."""
+    try:
+        yield
+    except ApiError as error:
+        raise (with_names(error, {"model": "lora_path"}) if body.lora_path else error) from None
+
+
 class Generator(Answering):
     """Answers requests that generate."""
 
@@ -65,6 +75,10 @@ class Generator(Answering):
     async def chat(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/chat/completions."""
         body = seeded(request, read(ChatRequest, raw))
+        with by_its_name(body):
+            return await self._chat(request, raw, body)
+
+    async def _chat(self, request: web.Request, raw: bytes, body: ChatRequest) -> web.StreamResponse:
         check_beams(body)
         await self.want_adapter(request, body.model)
         asked = ask_chat(body, self.settings, name_request(request, body.request_id), request[CLIENT])
@@ -89,6 +103,10 @@ class Generator(Answering):
     async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/completions."""
         body = seeded(request, read(CompletionRequest, raw))
+        with by_its_name(body):
+            return await self._completion(request, raw, body)
+
+    async def _completion(self, request: web.Request, raw: bytes, body: CompletionRequest) -> web.StreamResponse:
         check_beams(body)
         await self.want_adapter(request, body.model)
         if body.session_params not in (None, SessionParams()):

@@ -177,7 +177,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     safe_prompt: bool | None = None
     prompt_mode: Literal["reasoning"] | None = None
 
-    lora_path: str | None = None  # SGLang's: the adapter, whatever `model` says
+    lora_path: str | None = None  # SGLang's: the adapter; of several models `model` says which is asked
 
     functions: list[msgspec.Raw] | None = None  # ToolFunction; what tools were before (functions.py)
     function_call: Literal["none", "auto"] | NamedFunction | None = None
@@ -212,7 +212,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions."""
 
     return_hidden_states: bool | None = None  # SGLang's: of the last token that was computed
-    lora_path: str | None = None  # SGLang's: the adapter, whatever `model` says
+    lora_path: str | None = None  # SGLang's: the adapter; of several models `model` says which is asked
     prompt: str | list[str | int | list[int]] | None = None
     max_tokens: Annotated[int | None, Range(NO_LIMIT)] = None  # 0, with echo, for those who want its logprobs only
     logprobs: Annotated[int | bool | None, Logprobs] = None
