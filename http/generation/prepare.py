@@ -13,7 +13,7 @@ from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt
 
 from ..errors import ApiError, bad_request
 from ..openai.functions import renamed, with_tools
-from ..openai.mistral import as_openai
+from ..openai.mistral import as_openai, body_of
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
 from ..openai.thinking import BUDGET, budget_field
 from ..output.answer import AnswerOptions
@@ -117,10 +117,13 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
     return PreparedRequest([prompt], params, rendering, wants, made, needs_ids, plugins=names)
 
 
-def as_mistral(asked: PreparedRequest) -> PreparedRequest:
-    """The same, with usage in a stream's last event, each call in one event, and a content that thinking is part of."""
-    counts = asked.wants.continuous_usage  # otherwise no event without a choice
-    wants = replace(asked.wants, last_usage=True, usage=counts, thinking_parts=True)
+def as_mistral(asked: PreparedRequest, is_client: bool = True) -> PreparedRequest:
+    """The same, with usage in a stream's last event, each call in one event, and a content that thinking is part of.
+    `is_client`: it is for Mistral's own, which reads no event without a choice, and errors in its own form.
+    """
+    wants = replace(asked.wants, last_usage=True, thinking_parts=True)
+    if is_client:
+        wants = replace(wants, usage=wants.continuous_usage, error_body=body_of)
     make = asked.make_parser
     if make is None:
         return replace(asked, wants=wants)

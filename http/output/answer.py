@@ -57,6 +57,7 @@ class AnswerOptions:
     whole_calls: bool = False  # a call comes in one event
     thinking_parts: bool = False  # thinking is told as a part of the content, which each delta has
     tier: bool = False  # in which it was served
+    error_body: Callable[[ApiError], dict[str, Any]] | None = None  # what one within a stream is; None: OpenAI's
 
 
 @dataclass
@@ -226,7 +227,8 @@ class Events:
         return event + DONE
 
     def failed(self, error: ApiError) -> bytes:
-        return b"data: " + encode(error.body()) + b"\n\n" + DONE
+        body = self.answer.wants.error_body
+        return b"data: " + encode(error.body() if body is None else body(error)) + b"\n\n" + DONE
 
     def _id(self, choice: Choice, ended: bool, first: bool) -> bytes:
         """The event's id, where events have one: it brings the choice to where it is now."""

@@ -12,7 +12,7 @@ from ...generation.job import Job
 from ...generation.prepare import as_mistral, ask_completion
 from ...middleware.context import CLIENT, NOTED, name_request
 from ...openai.chat import ChatAnswer
-from ...openai.mistral import FimRequest, fim_completion
+from ...openai.mistral import FimRequest, fim_completion, is_mistrals
 from ...output.answer import Answer
 from ..generate import Generator
 
@@ -30,7 +30,8 @@ class MistralApi:
         body = fim_completion(read(FimRequest, raw))
         await self._generator.want_adapter(request, body.model)
         asked = as_mistral(
-            ask_completion(body, self._settings, name_request(request, body.request_id), request[CLIENT])
+            ask_completion(body, self._settings, name_request(request, body.request_id), request[CLIENT]),
+            is_mistrals(request.headers.get("User-Agent", "")),
         )
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> ChatAnswer:

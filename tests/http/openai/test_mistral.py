@@ -12,6 +12,7 @@ from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt
+from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.http.output.events import Arguments, CallStart, JoinedCalls
 from actorserve.http.output.parsers.registry import make_parser
@@ -151,6 +152,31 @@ async def test_errors_are_in_its_form(served: Served, agent: str) -> None:
     message = "temperature must be between 0 and 2, not 9.0."
     error = {"message": message, "type": "invalid_request_error", "param": "temperature", "code": None}
     assert answer.json == ({"object": "error", **error} if agent in AGENTS else {"error": error})
+
+
+@pytest.mark.parametrize("agent", [*AGENTS, "OpenAI/Python 3.5.0"])
+@pytest.mark.parametrize(("path", "body"), [(PATH, {"messages": HI}), (FIM, {"prompt": "def a():"})])
+async def test_errors_within_a_stream_are_in_its_form(agent: str, path: str, body: dict[str, Any]) -> None:
+    async with serving(**INFILLS) as served:
+        client = await served.client()
+        client.send("POST", path, {**body, "stream": True}, User_Agent=agent)
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "Well", 1)
+        job.fail(ApiError(503, "The server ends."))
+        *_, last = (await client.answer()).events
+    error = {"message": "The server ends.", "type": "service_unavailable_error", "param": None, "code": None}
+    assert last == ({"object": "error", **error} if agent in AGENTS else {"error": error})
+
+
+async def test_of_a_text_between_two_other_clients_are_told_usage_as_they_ask(served: Served) -> None:
+    for agent, told in (("OpenAI/Python 3.5.0", True), (AGENTS[0], False)):
+        client = await served.client()
+        asked = {"prompt": "def a():", "stream": True, "stream_options": {"include_usage": True}}
+        client.send("POST", FIM, asked, User_Agent=agent)
+        finish_all(await served.job())
+        *_, last = (await client.answer()).events
+        assert (not last["choices"]) == told and last["usage"]["completion_tokens"] == 3
 
 
 THOUGHT = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]
