@@ -74,6 +74,15 @@ def _qwen(told: ExpansionInput, token: str) -> str:
     return token * int(int(grid.prod()) // int(told.sizes["merge_size"]) ** 2)
 
 
+def _gemma4(told: ExpansionInput, token: str) -> str:
+    return _gemma4_embeds(told, token, int(told.outputs["num_soft_tokens_per_image"][0]))
+
+
+def _gemma4_embeds(told: ExpansionInput, token: str, count: int) -> str:
+    begin, end = told.token("boi_token", "<|image>"), told.token("eoi_token", "<image|>")
+    return f"{begin}{token * count}{end}"
+
+
 def _sound(told: ExpansionInput, token: str) -> str:
     return token * int(told.outputs["count"])
 
@@ -203,6 +212,9 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
         IMAGE: Expansion(
             "<start_of_image>", "boi_token", ("<image_soft_token>", "image_token"), _gemma3, embeds=_gemma3_embeds
         )
+    },
+    "gemma4": {
+        IMAGE: Expansion("<|image|>", "image_token", ("<|image|>", "image_token"), _gemma4, embeds=_gemma4_embeds)
     },
     "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, embeds=_llava_embeds)},
     "llava_next": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava_next, embeds=_one_by_one)},

@@ -18,7 +18,8 @@ from ..model.info import ModelInfo, read_json
 from ..model.media import OF_FILMS
 from ..model.pooling.dual_encoder import NO_TOKEN
 from ..model.tokenizers.tokenizer import load_tokenizer, tokenizer_config
-from ..model.vision.processing import PROCESSOR_FILE, image_arguments, load_image_processor
+from ..model.vision.processing import image_arguments, load_image_processor
+from ..model.vision.spec import PROCESSOR_FILE
 from ..options.config import Config, ConfigError
 from ..options.objects.media import processor_kwargs
 from ..protocol.media import AUDIO, EMBEDS, IMAGE, PIXELS, VIDEO, MediaSource

@@ -23,6 +23,7 @@ from .pooling.choice import pools, read_pooling
 from .pooling.dual_encoder import text_part
 from .pooling.spec import PoolingSpec
 from .values import Values, read_json
+from .vision.adapted import adapted_vision
 from .vision.refused import check_kind
 from .vision.spec import VisionSpec
 from .vision.texts import has_text_part, read_vision, text_values
@@ -136,7 +137,9 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     hidden = text.whole("hidden_size", 1, LARGEST) or 0
     if config.worker == "model" and pooling is None and encoder is None:
         shape = find_architecture(whole.values, config.model_impl, config.quantization, whole.file)
-        vision, hidden = (None, 0) if shape is None else (shape.vision, shape.hidden_size)
+        vision, hidden = (
+            (adapted_vision(config, whole, folder), 0) if shape is None else (shape.vision, shape.hidden_size)
+        )
         if complete and shape is not None and config.load_format != "dummy":
             check_index(folder, shape)
     if complete and config.tokenizer is None and not config.skip_tokenizer_init:

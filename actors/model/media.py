@@ -14,7 +14,7 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "qwen2_5_vl": (IMAGE, VIDEO),
     "qwen3_vl": (IMAGE, VIDEO),
     "qwen3_vl_moe": (IMAGE, VIDEO),
-    "gemma3": (IMAGE,),
+    **dict.fromkeys(("gemma3", "gemma4"), (IMAGE,)),
     "llava": (IMAGE,),
     "llava_next": (IMAGE,),
     "mistral3": (IMAGE,),

@@ -32,6 +32,7 @@ CLASSES = {  # modules and classes of their processors; those of which a part is
     "qwen2_5_vl": ("qwen2_5_vl", "Qwen2_5_VLProcessor"),
     "qwen3_vl": ("qwen3_vl", "Qwen3VLProcessor"),
     "gemma3": ("gemma3", "Gemma3Processor"),
+    "gemma4": ("gemma4", "Gemma4Processor"),
     "llava": ("llava", "LlavaProcessor"),
     "llava_next": ("llava_next", "LlavaNextProcessor"),
     "pixtral": ("pixtral", "PixtralProcessor"),
@@ -63,8 +64,8 @@ def theirs(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         "image_processor": AutoImageProcessor.from_pretrained(str(folder), backend="pil"),
         "tokenizer": AutoTokenizer.from_pretrained(str(folder)),
     }
-    if "video_processor" in processor.get_attributes():
-        parts["video_processor"] = None
+    missing_parts = {"video_processor", "feature_extractor"} & set(processor.get_attributes())
+    parts |= dict.fromkeys(missing_parts)
     return processor(**parts, **(KINDS[kind].processor_config or {}))
 
 

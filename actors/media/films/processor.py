@@ -13,7 +13,7 @@ import numpy as np
 
 from ...model.info import ModelInfo, read_json
 from ...model.media import OF_FILMS
-from ...model.vision.processing import PROCESSOR_FILE
+from ...model.vision.spec import PROCESSOR_FILE
 from ...options.config import Config
 from ...options.objects.media import media_reading, processor_kwargs
 from ...protocol.media import FRAMES, VIDEO, MediaSource

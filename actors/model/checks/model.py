@@ -78,13 +78,13 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
             raise ConfigError(f"model: {model.architecture} listens: {MISSING}")
         return
     shape = read_shape(config, model)
+    if model.vision is not None:
+        check_vision(config, model, model.vision)
     if shape is None:
         check_adapted(config, model)
         if (drafts := find_draft_model(config, model)) is not None:
             check_drafts(*drafts)
         return
-    if model.vision is not None:
-        check_vision(config, model, model.vision)
     part = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
     drafts = find_draft_model(config, model)
     if config.load_format != "dummy":

@@ -17,7 +17,6 @@ from typing import Any
 from ...options.config import ConfigError
 from ...options.objects.media import PROCESSING
 
-PROCESSOR_FILE = "processor_config.json"
 Settings = Mapping[str, Any]
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ...model.checks.combinations import check_adapted
-from ...model.config_json import weights_method
+from ...model.config_json import TRANSFORMERS, weights_method
 from ...model.formats.stored import StoredWeights
 from ...model.info import ModelInfo, read_json
 from ...model.memory.dtypes import float_on_cpu
@@ -40,7 +40,8 @@ from .fused.trial import fuse
 from .hollow import hollow
 from .hooks import Unfit, register
 from .improve import improve
-from .model import AdaptedModel, describe
+from .model import AdaptedModel, Tier, describe
+from .pictures import GivenPictures, drop_towers
 from .probe import Traits, probe
 from .rotations import settle
 from .twin import shrink
@@ -80,6 +81,8 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
     with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
         dummy = config.load_format == "dummy"
         model = _random(found, config, kept, division) if dummy else read_model(info, found, kept, division)
+        if info.vision is not None:
+            drop_towers(model)
         if settle(model, info.max_model_len):
             log.info("all texts are rotated as those of --max-model-len %d tokens are", info.max_model_len)
         traits = _look(model, found.verdict.traits, info)
@@ -88,7 +91,14 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
         lora = attach(model) if config.enable_lora else None
     if division is not None:
         division.group = group
-    return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method.computes_in is not None, lora)
+    adapted = AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method.computes_in is not None, lora)
+    if info.vision is not None:
+        if adapted.tier is not Tier.FLAT or traits.gathered:
+            way = describe(traits, adapted.tier)
+            instead = f"it sees pictures, and is computed {way}; --model-impl {TRANSFORMERS} serves its texts"
+            raise refused_model(info, instead)
+        adapted.pictures = GivenPictures(model, info.vision)
+    return adapted
 
 
 @in_one_thread()

@@ -27,10 +27,12 @@ from ..cpu.layers.native import FEW_TOKENS
 from ..cpu.memory.states import StepStates
 from ..cpu.memory.window_tables import AnyKV, TabledAttention
 from ..lora.sites import LoraSites
+from ..vision.step import VisionStep
 from .cache.row_states import give_states
 from .fused.decoder import plain_head, whole_decoder
 from .hooks import NAME, attending, use_attention
 from .passes import Passes
+from .pictures import GivenPictures
 from .probe import Traits
 from .steps import AdaptedStep, GatheredStep, PagedStep, in_order
 
@@ -61,6 +63,8 @@ class AdaptedModel:
     """See cpu/decoder.py:Decoder."""
 
     batch_invariant = False
+    step: VisionStep | None = None  # of the next forward pass, where the model sees pictures
+    pictures: GivenPictures | None = None
 
     def __init__(
         self,
@@ -103,9 +107,11 @@ class AdaptedModel:
         """See Decoder."""
         if self.tier is Tier.FLAT:
             own_attention = self._attention(kv, [attention.spans]) if isinstance(attention, Spans) else attention
-            if (done := self._at_once(ids, positions, slots, own_attention)) is not None:
+            seeing = self.step is not None and self.step.at is not None
+            if not seeing and (done := self._at_once(ids, positions, slots, own_attention)) is not None:
                 return done
-            return self._pass(ids[None], positions[None], PagedStep(self.traits, kv, slots, own_attention))[0]
+            attends = own_attention if self.pictures is None else self.pictures.begin(self.step, own_attention)
+            return self._pass(ids[None], positions[None], PagedStep(self.traits, kv, slots, attends))[0]
         assert not isinstance(attention, StepAttention)
         tables = [attention.spans] if isinstance(attention, Spans) else attention.spans
         rows, out = list(zip(*tables, strict=True)), None

@@ -30,7 +30,10 @@ DIMENSIONS = {"pixel_values": 4, "image_sizes": 2, "image_grid_thw": 2, "video_g
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
 WITHOUT_ROOM = "valid cuDNN algorithm"  # none that fits in what is free
 OF_DEVICE = ("CUDA error", "cuDNN error", "cuBLAS error")  # in what torch says of the runtime and libraries
-LISTED = {"siglip2": {"pixel_values": 3, "pixel_attention_mask": 2, "spatial_shapes": 2}}  # patches, some of them none
+LISTED = {  # patches, some of them none
+    "siglip2": {"pixel_values": 3, "pixel_attention_mask": 2, "spatial_shapes": 2},
+    "gemma4": {"pixel_values": 3, "image_position_ids": 3},
+}
 TILES = ("llava_next", "smolvlm", "idefics3")  # pictures of several parts, which have a dimension of their own
 PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")  # a row of numbers each
 

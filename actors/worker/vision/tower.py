@@ -25,12 +25,14 @@ from ...model.values import Values
 from ...model.vision.texts import text_name, text_values
 from ...model.weights.places import some
 from ...options.config import Config, ConfigError
+from ...protocol.media import AUDIO
 from ..adapter.checkpoint.arriving import without_weights
 from ..adapter.checkpoint.model_class import VERSION, code_of_others
 from ..adapter.checkpoint.reading import in_turn
 from ..adapter.checkpoint.stored import Source
 
 TEXT_PARTS = ("language_model", "text_model", "lm_head")
+HEARING = ("audio_tower", "embed_audio")  # of one that is not asked to hear
 
 
 def load_tower(config: Config, info: ModelInfo, dtype: torch.dtype) -> PreTrainedModel:
@@ -41,7 +43,7 @@ def load_tower(config: Config, info: ModelInfo, dtype: torch.dtype) -> PreTraine
         model = _make(info, dtype, dummy)
         if not dummy:
             _fill(model, Path(info.folder), config, dtype)
-        _drop_text(model)
+        _drop(model, TEXT_PARTS if AUDIO in info.media else (*TEXT_PARTS, *HEARING))
     inner: PreTrainedModel = model.model.eval().requires_grad_(False)
     return inner
 
@@ -56,7 +58,7 @@ def tower_facts(info: ModelInfo) -> TowerFacts:
     """Without its weights. ConfigError if it cannot be made."""
     with code_of_others(partial(_refused, info)):
         model = _make(info, torch.float32, dummy=False)
-        _drop_text(model)
+        _drop(model, TEXT_PARTS if AUDIO in info.media else (*TEXT_PARTS, *HEARING))
     return TowerFacts(sum(parameter.numel() for parameter in model.parameters()))
 
 
@@ -74,6 +76,8 @@ def _make(info: ModelInfo, dtype: torch.dtype, dummy: bool) -> Any:
     text.num_hidden_layers = 1
     if getattr(text, "layer_types", None):
         text.layer_types = text.layer_types[:1]
+    if getattr(text, "num_kv_shared_layers", None):
+        text.num_kv_shared_layers = 0
     hears = info.vision is not None and info.vision.hears
     kind: Any = AutoModelForMultimodalLM if hears else AutoModelForImageTextToText
     if dummy:
@@ -114,9 +118,9 @@ def _is_text(name: str) -> bool:
     return any(part in TEXT_PARTS for part in name.split("."))
 
 
-def _drop_text(model: Any) -> None:
+def _drop(model: Any, names: tuple[str, ...]) -> None:
     for parent in list(model.modules()):
-        for name in TEXT_PARTS:
+        for name in names:
             if name in parent._modules:
                 setattr(parent, name, nn.Module())
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...model.info import ModelInfo, read_json
-from ...model.vision.processing import PROCESSOR_FILE, image_arguments, load_image_processor
+from ...model.vision.processing import image_arguments, load_image_processor
+from ...model.vision.spec import PROCESSOR_FILE
 from ...options.config import Config
 from ...options.objects.media import media_limits, processor_kwargs
 from ...protocol.media import AUDIO, IMAGE

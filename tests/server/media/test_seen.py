@@ -22,7 +22,7 @@ from actorserve.actors.media.processors import make_processors
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import MediaSource
-from tests.support.models.vision.families import FAMILIES, checkpoint
+from tests.support.models.vision.families import EVERY, checkpoint
 from tests.support.models.vision.films import film
 from tests.support.models.vision.reference import Prompt, Reference, picture
 from tests.support.runs.original import Imports
@@ -342,7 +342,7 @@ def many(seeing: Seeing, kinds: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != QUICK])
+@pytest.mark.parametrize("family", [family for family in EVERY if family != QUICK])
 def test_texts_of_each_family(family: str, tmp_path: Path) -> None:
     for seeing in serve(family, tmp_path):
         for seeds in ([], [0], [1, 2]):

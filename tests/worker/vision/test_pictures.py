@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.vision.encoder import EmbeddingCache, Embeddings
-from tests.support.models.vision.families import FAMILIES, checkpoint
+from tests.support.models.vision.families import ADAPTED, EVERY, FAMILIES, checkpoint
 from tests.support.models.vision.reference import Reference, Source, assert_same, picture
 from tests.support.selection import slow
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
@@ -110,7 +110,7 @@ def test_experts_lie_as_they_were_published(made: Made, tmp_path: Path) -> None:
     run(lambda family: (reference, turned), "qwen3_vl_moe")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_logits_are_those_of_the_whole_model_wherever_prompts_are_cut(family: str, made: Made) -> None:
     driver = run(made, family)
     assert driver.cuts and driver.mixed
@@ -120,6 +120,11 @@ def test_logits_are_those_of_the_whole_model_wherever_prompts_are_cut(family: st
 def test_a_preempted_row_is_computed_again_from_its_slot(family: str, made: Made) -> None:
     driver = run(made, family, preempt=0.3)
     assert driver.steps > 40
+
+
+@pytest.mark.parametrize("family", ADAPTED)
+def test_by_layers_of_transformers_too(family: str, made: Made) -> None:
+    assert run(made, family, preempt=0.1, budget=80).steps > run(made, family, budget=80).steps
 
 
 @pytest.mark.parametrize("family", ["qwen3_vl", *slow(*(one for one in FAMILIES if one not in ("qwen3_vl", "gemma3")))])
@@ -132,7 +137,7 @@ def test_bits_are_the_same_alone_and_in_a_crowd(family: str, made: Made) -> None
         assert torch.equal(crowd.logits[0][at], logits)
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "gemma4", "gemma4_together"])
 def test_by_kernels_of_our_own(family: str, made: Made, native_kernels: None) -> None:
     run(made, family)
 

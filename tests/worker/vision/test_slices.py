@@ -11,7 +11,7 @@ import torch
 
 from actorserve.actors.worker.vision.encoder import Owner
 from actorserve.actors.worker.vision.slices import MOST, Work
-from tests.support.models.vision.families import FAMILIES
+from tests.support.models.vision.families import EVERY
 from tests.support.models.vision.reference import Source, picture
 from tests.worker.driver import config_for, make_runner
 
@@ -25,7 +25,7 @@ def towers() -> int:
     return sum(thread.name == "tower" for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_parts_make_what_the_whole_makes(family: str, made: Made) -> None:
     reference, folder = made(family)
     source = Source()

@@ -252,6 +252,41 @@ FAMILIES["idefics3"] = IDEFICS3._replace(
     pixels={**IDEFICS3.pixels, "image_processor_type": "Idefics3ImageProcessor"},
     film="",
 )
+GEMMA4_MARKS = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}
+GEMMA4_AUDIO = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32}
+GEMMA4_HEADS = {"head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1}
+ADAPTED: dict[str, Family] = {  # text parts of which are computed by layers of transformers
+    "gemma4": Family(  # as E2B: inputs by layer, and layers that read the keys of others
+        {"model_type": "gemma4", "audio_config": GEMMA4_AUDIO},
+        {
+            **{**TEXT, **GEMMA4_HEADS, "num_hidden_layers": 6, "sliding_window": 8, "num_kv_shared_layers": 2},
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+            **{"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": WORDS, "final_logit_softcapping": 30.0},
+        },
+        {**SIGLIP, "model_type": "gemma4_vision", "num_key_value_heads": 2, "head_dim": 16, "pooling_kernel_size": 2},
+        tuple(GEMMA4_MARKS.values()),
+        {
+            **{"boi_token_id": "<|image>", "eoi_token_id": "<image|>"},
+            "image_token_id": "<|image|>",
+        },
+        "<|image|>",
+        "Gemma4Processor",
+        {
+            **{"image_processor_type": "Gemma4ImageProcessor", "patch_size": 4, "pooling_kernel_size": 2},
+            **{"max_soft_tokens": 70, "do_normalize": False, "do_rescale": True, "do_resize": True, "resample": 3},
+        },
+        GEMMA4_MARKS,
+    )
+}
+GEMMA4 = ADAPTED["gemma4"]
+ADAPTED["gemma4_together"] = GEMMA4._replace(  # as 31B: tokens of a picture see one another
+    config={"model_type": "gemma4"},
+    text={
+        **{**GEMMA4.text, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0},
+        **{"use_bidirectional_attention": "vision", "attention_k_eq_v": True},
+    },
+)
+EVERY = {**FAMILIES, **ADAPTED}
 
 
 def checkpoint(family: str, root: Path, **text: Any) -> Path:
@@ -265,7 +300,7 @@ def checkpoint(family: str, root: Path, **text: Any) -> Path:
 def write(family: str, folder: Path, seed: int = 0, **text: Any) -> None:
     """All files of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    own = FAMILIES[family]
+    own = EVERY[family]
     write_tokenizer(folder)
     ids = _add_marks(folder, own)
     _write_template(folder, own)

@@ -107,6 +107,12 @@ KINDS: dict[str, Kind] = {
         {"vision_config": {**CLIP, "patch_size": 7}, "mm_tokens_per_image": 4},
         processor_config={"image_seq_length": 4},
     ),
+    "gemma4": Kind(
+        *("<|image|>", {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}),
+        {"image_processor_type": "Gemma4ImageProcessor", "patch_size": 4, "pooling_kernel_size": 2}
+        | {"max_soft_tokens": 70, "do_normalize": False},
+        {"vision_config": {**CLIP, "model_type": "gemma4_vision", "patch_size": 4, "pooling_kernel_size": 2}},
+    ),
     "llava": Kind(
         *("<image>", {"image_token": "<image>"}),
         {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, **MEAN}
@@ -218,6 +224,8 @@ def _write_files(folder: Path, kind: str, ids: dict[str, int | None]) -> None:
     text = {**TEXT_CONFIG, "vocab_size": 448}
     if kind.startswith("qwen"):
         text |= _SECTIONS | ({"head_dim": 16} if kind.startswith("qwen3") else {})
+    elif kind == "gemma4":
+        text |= {"head_dim": 16, "global_head_dim": 16}
     elif kind == "gemma3":
         text |= {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 24, "initializer_range": 0.1}
     else:

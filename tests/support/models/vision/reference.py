@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from actorserve.actors.protocol.media import IMAGE, MediaItem, MediaTensor
 
-from .families import FAMILIES, TEXT
+from .families import EVERY, TEXT
 
 
 class Source:
@@ -64,7 +64,7 @@ class Reference:
     def __init__(self, family: str, folder: Path) -> None:
         from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
-        self.family, self.own = family, FAMILIES[family]
+        self.family, self.own = family, EVERY[family]
         self.model = AutoModelForImageTextToText.from_pretrained(folder).eval()
         self.processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
         config = self.model.config
@@ -77,7 +77,7 @@ class Reference:
         if self.family in ("mistral3", "ministral3", "mistral4"):  # as their processor asks: sides of merged patches
             own["patch_size"] = {"height": 8, "width": 8}
         found = self.processor(images=[[*pictures]] if nested else [*pictures], return_tensors="pt", **own)
-        wanted = ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask")
+        wanted = ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask", "image_position_ids")
         return {name: found[name] for name in wanted if name in found}
 
     def prompt(self, *parts: Any) -> Prompt:
@@ -111,7 +111,7 @@ class Reference:
         import torch
 
         kinds = torch.tensor([[int(token == self.place) for token in ids]])
-        if self.family.startswith("qwen"):
+        if self.family.startswith(("qwen", "gemma4")):
             return {"mm_token_type_ids": kinds}
         return {"token_type_ids": kinds} if self.family == "gemma3" else {}
 

@@ -1,0 +1,48 @@
+"""Models that see whose text part is computed by layers of transformers: what there is of eyes.
+
+They see on a CPU, in one worker; elsewhere they go on with texts alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...options.config import Config
+from ...options.objects.media import processor_kwargs
+from ..config_json import TRANSFORMERS, architecture_name
+from ..memory.machine import may_have_gpu
+from ..values import Values, read_json
+from .spec import PROCESSOR_FILE, VisionSpec
+from .texts import LARGEST, SEES
+
+ARCHITECTURE = "Gemma4ForConditionalGeneration"
+IMAGE_TOKEN = 258_880  # where config.json names none, as transformers has it
+SOFT_TOKENS = "max_soft_tokens"  # of the image processor: embeddings of a picture at most
+MOST_SOFT_TOKENS = 280
+
+
+def adapted_vision(config: Config, whole: Values, folder: Path) -> VisionSpec | None:
+    """None: the model reads texts alone."""
+    text = whole.object("text_config")
+    if architecture_name(whole) != ARCHITECTURE or whole.object(SEES) is None or text is None:
+        return None
+    divided = config.tensor_parallel_size > 1 or config.pipeline_parallel_size > 1
+    if config.model_impl == TRANSFORMERS or divided or (config.device != "cpu" and may_have_gpu()):
+        return None
+    together = text.text("use_bidirectional_attention") == "vision"
+    place = whole.whole("image_token_id", 0, LARGEST)
+    return VisionSpec(
+        kind=whole.text("model_type") or "",
+        placeholders=(IMAGE_TOKEN if place is None else place,),
+        hidden=text.needed("hidden_size", LARGEST),
+        whole_pictures=together,
+        within_windows=together,
+        span=_most_tokens(config, folder) if together else 0,
+    )
+
+
+def _most_tokens(config: Config, folder: Path) -> int:
+    """Of one picture, by --mm-processor-kwargs or the processor's files."""
+    files = (read_json(folder / name, missing_ok=True) for name in (PROCESSOR_FILE, "preprocessor_config.json"))
+    parts = [processor_kwargs(config), *(file.get("image_processor") or file for file in files)]
+    return next((int(part[SOFT_TOKENS]) for part in parts if isinstance(part.get(SOFT_TOKENS), int)), MOST_SOFT_TOKENS)
