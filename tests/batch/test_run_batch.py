@@ -97,6 +97,12 @@ def test_each_line_has_its_answer(server: Server, tmp_path: Path, capfd: pytest.
     assert "40 by an earlier run" in capfd.readouterr().err
 
 
+def test_one_line_is_one_request(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, target = write(tmp_path / "in", 1), tmp_path / "out"
+    assert main(["run-batch", "-i", str(source), "-o", str(target), "--base-url", server.base_url + "/v1"]) == 0
+    assert f"1 request is answered in {target}, 1 of them with an error" in capfd.readouterr().err
+
+
 def test_a_run_that_was_killed_goes_on(server: Server, tmp_path: Path) -> None:
     source, target = write(tmp_path / "in", 300), tmp_path / "out"
     words = ("--base-url", server.base_url, "--batch-concurrency", "4")
