@@ -43,6 +43,7 @@ BY_ITSELF = frozenset({"/api/chat", "/api/generate", "/generate_stream"})
 
 UNSAID = ("", "application/x-www-form-urlencoded", "application/octet-stream")  # where a client names no type
 JSON = frozenset({*UNSAID, "application/json", "text/json"})
+MODEL_FIRST = frozenset({"/generate"})  # where a model goes before an adapter that is named beside it
 SESSION = "X-Session-ID"  # vLLM's header for the same label as session_id
 
 
@@ -50,6 +51,8 @@ class Fields(msgspec.Struct):
     """Of a body, whatever API it is of. What is of another type is for the replica to refuse."""
 
     model: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    lora_path: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # SGLang's: an adapter's name
+    lora_name: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # of an adapter to load: lora_path is a folder
     stream: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     system: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     tools: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
@@ -124,18 +127,36 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
     parts += [fields.input_extra, fields.input_prefix, fields.input_suffix]
     parts += [fields.prompt, fields.text, fields.input_ids, fields.input, fields.inputs, fields.token_ids]
     text = b"\0".join(map(bytes, parts))
+    model = _model(path.partition("?")[0], fields)
     return RoutedRequest(
         method,
         path,
         headers,
         body,
-        model=_text(bytes(fields.model)),
+        model=model,
         moves=method == "POST" and _moves(path.partition("?")[0], bytes(fields.stream)) and not session,
         key=session or _text(bytes(fields.session_id)) or headers.get(SESSION) or key,
-        prefix=blocks_of(bytes(fields.model) + b"\0" + text.rstrip(b"\0")),
+        prefix=blocks_of(model.encode() + b"\0" + text.rstrip(b"\0")),
         size=len(text),
         goes_on=path.partition("?")[0] in RESPONSES and _goes_on(fields),
     )
+
+
+def _model(path: str, fields: Fields) -> str:
+    """What a replica has to have: the adapter that is named, or else the model."""
+    model = _text(bytes(fields.model))
+    if bytes(fields.lora_name) or (model and path in MODEL_FIRST):
+        return model
+    return _adapter(bytes(fields.lora_path)) or model
+
+
+def _adapter(raw: bytes) -> str:
+    """The first of those that a list names for each prompt: where they differ any replica refuses them."""
+    try:
+        given = msgspec.json.decode(raw, type=str | list[str | None] | None) if raw else None
+    except msgspec.MsgspecError:
+        return ""
+    return (given if isinstance(given, str) else next(iter(given or ()), None)) or ""
 
 
 def _goes_on(fields: Fields) -> bool:

@@ -80,6 +80,28 @@ def test_which_streams_can_be_gone_on_with(path: str, body: dict[str, Any], move
     assert understand("POST", path, {}, json.dumps(body).encode(), True).moves is moves
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "model"),
+    [
+        ("/v1/completions", {"lora_path": "a"}, "a"),
+        ("/v1/chat/completions", {"model": "m", "lora_path": "a"}, "a"),
+        ("/v1/completions", {"model": "m", "lora_path": ["a", "a"]}, "a"),
+        *[("/v1/completions", {"model": "m", "lora_path": none}, "m") for none in (None, "", [], [None], 1, ["", 2])],
+        ("/generate?a=b", {"model": "m", "lora_path": "a"}, "m"),
+        ("/generate", {"lora_path": ["a"]}, "a"),
+        ("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/data/a"}, ""),
+    ],
+)
+def test_an_adapter_is_asked_for_by_either_name(path: str, body: dict[str, Any], model: str) -> None:
+    assert understand("POST", path, {}, json.dumps(body).encode(), True).model == model
+
+
+def test_what_an_adapter_has_computed_is_none_of_another_ones() -> None:
+    path = "/v1/completions"
+    one, other = (blocks(path, prompt=TEXT, lora_path=name) for name in ("a", "b"))
+    assert one == blocks(path, prompt=TEXT, model="a") and not set(one) & set(other)
+
+
 def test_a_text_of_text_generation_inference_is_hashed() -> None:
     one, two = blocks("/", inputs=TEXT), blocks("/generate", inputs=TEXT + "x")
     assert one[:5] == two[:5] and len(one) > 5
