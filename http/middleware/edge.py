@@ -16,7 +16,7 @@ from actorserve.actors.accounts.account import digest_of
 from actorserve.actors.accounts.sent_key import is_among, key_in
 from actorserve.actors.files.owner import Owner, read_key
 
-from ..errors import ApiError
+from ..errors import UNKNOWN_PATH, ApiError
 from ..generation.idempotency_keys import client_of
 from ..openapi.dialects import AnthropicError
 from ..paths.operations import USAGE
@@ -108,7 +108,8 @@ class Middlewares:
         """Without the option nothing is there; with it, its key opens these paths, and no other key does."""
         path = f"{request.method} {request.path}"
         if not self._admin_keys:
-            raise ApiError(404, f"Not Found: {path}")
+            why = "" if request.path in UNBUILT_PATHS else ". It is there with --admin-api-key."
+            raise ApiError(404, f"Not Found: {path}{why}", code=UNKNOWN_PATH)
         key = sent_key(request)
         if not is_among(key, self._admin_keys):
             if is_among(key, self._keys) or self._settings.accounts.find(key) is not None:
