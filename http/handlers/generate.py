@@ -48,6 +48,7 @@ from ..output.answer import Answer, AnswerOptions
 from ..output.formats import MakeAnswerFormat, MessagesFormat
 from ..output.writer import AnswerFormat
 from ..settings import Settings
+from ..sglang.names import one_of
 from ..transport.json_response import json_response
 from .answering import Answering, seeded
 
@@ -62,7 +63,7 @@ def by_its_name(body: ChatRequest | CompletionRequest) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        raise (with_names(error, {"model": "lora_path"}) if body.lora_path else error) from None
+        raise (with_names(error, {"model": "lora_path"}) if one_of(body.lora_path, "lora_path") else error) from None
 
 
 class Generator(Answering):

@@ -15,7 +15,7 @@ from actorserve.actors.protocol.request import MOST_LOGPROBS, NamedProcessor
 from actorserve.actors.protocol.sampling.ranges import INT32, INT64, Range
 
 from ..media.schemas import MediaFields
-from ..sglang.names import SglangFields
+from ..sglang.names import AdapterName, SglangFields, one_of
 from .thinking import ReasoningOptions, ThinkingBudget, ThinkingOptions, rename_thinking
 
 Object = dict[str, Any]
@@ -177,7 +177,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     safe_prompt: bool | None = None
     prompt_mode: Literal["reasoning"] | None = None
 
-    lora_path: str | None = None  # SGLang's: the adapter; of several models `model` says which is asked
+    lora_path: AdapterName = None  # SGLang's: the adapter; of several models `model` says which is asked
 
     functions: list[msgspec.Raw] | None = None  # ToolFunction; what tools were before (functions.py)
     function_call: Literal["none", "auto"] | NamedFunction | None = None
@@ -185,7 +185,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     def __post_init__(self) -> None:
         """Names of Mistral and others for what is called otherwise here."""
         super().__post_init__()
-        self.model = self.lora_path or self.model
+        self.model = one_of(self.lora_path, "lora_path") or self.model
         if self.tool_choice == "any":
             self.tool_choice = "required"
         if self.seed is None:
@@ -212,7 +212,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions."""
 
     return_hidden_states: bool | None = None  # SGLang's: of the last token that was computed
-    lora_path: str | None = None  # SGLang's: the adapter; of several models `model` says which is asked
+    lora_path: AdapterName = None  # SGLang's: the adapter; of several models `model` says which is asked
     prompt: str | list[str | int | list[int]] | None = None
     max_tokens: Annotated[int | None, Range(NO_LIMIT)] = None  # 0, with echo, for those who want its logprobs only
     logprobs: Annotated[int | bool | None, Logprobs] = None
@@ -225,7 +225,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     def __post_init__(self) -> None:
         """The name that SGLang's clients have for an adapter."""
         super().__post_init__()
-        self.model = self.lora_path or self.model
+        self.model = one_of(self.lora_path, "lora_path") or self.model
 
 
 class TokensRequest(CompletionRequest, kw_only=True):

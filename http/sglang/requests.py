@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -11,6 +11,7 @@ from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
 from ..openai.schemas import GenerativeScoringRequest, Object, TokensRequest
 from ..pooling.schemas import EmbeddingRequest
+from .names import one_of
 from .schemas import (
     INSIDE,
     MEDIA,
@@ -23,7 +24,6 @@ from .schemas import (
     SglangScoringRequest,
 )
 
-T = TypeVar("T")
 SAME = (  # sampling parameters that have the same names
     *("n", "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"),
     *("logit_bias", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens"),
@@ -147,15 +147,6 @@ def renamed(error: ApiError, body: SglangGenerateRequest | SglangEncodeRequest) 
     prompt = "input_ids" if body.text is None else "text"
     model = "lora_path" if isinstance(body, SglangGenerateRequest) and not body.model and body.lora_path else "model"
     return with_names(error, NAMES | {"prompt": prompt, "input": prompt, "messages": prompt, "model": model})
-
-
-def one_of(given: T | list[T] | list[T | None] | None, name: str) -> T | None:
-    """The one value of all prompts. 400 where they differ."""
-    if not isinstance(given, list):
-        return given
-    if any(other != given[0] for other in given[1:]):
-        raise bad_request(f"{name}: all prompts of a request have the same here; send them apart.", name)
-    return given[0] if given else None
 
 
 def _check(body: SglangGenerateRequest | SglangEncodeRequest) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..openai.schemas import Object, Priority, SessionParams
+from .names import AdapterName
 
 MOST_NEW_TOKENS = 128  # where a request does not say
 NOTHING: dict[str, tuple[object, ...]] = {  # of sampling parameters: refused unless they have one of these values
@@ -64,7 +65,7 @@ class SglangGenerateRequest(msgspec.Struct, kw_only=True):
     token_ids_logprob: list[int | list[int]] | None = None
     return_text_in_logprobs: bool | None = None
     return_hidden_states: bool | list[bool] | None = None
-    lora_path: str | list[str | None] | None = None  # an adapter's name
+    lora_path: AdapterName = None
     model: str | None = None
     priority: Priority = None
     cache_salt: str | None = None

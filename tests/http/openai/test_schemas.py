@@ -236,7 +236,11 @@ def test_an_adapter_by_sglangs_name(kind: type[msgspec.Struct]) -> None:
         assert reading(kind, model=model, lora_path="mine").model == "mine"  # type: ignore[attr-defined]
     for nothing in (None, ""):
         assert reading(kind, model="base", lora_path=nothing).model == "base"  # type: ignore[attr-defined]
-    assert refusal(reading, kind, lora_path=["mine"]).param == "lora_path"
+    for names, model in ((["mine", "mine"], "mine"), ([None], "base"), ([], "base")):
+        assert reading(kind, model="base", lora_path=names).model == model  # type: ignore[attr-defined]
+    for differing in (["mine", "other"], ["mine", None], [1]):
+        error = refusal(reading, kind, lora_path=differing)
+        assert error.status == 400 and "lora_path" in (error.param or "")
 
 
 INSIDE: list[tuple[type[msgspec.Struct], dict[str, Any], str]] = [
