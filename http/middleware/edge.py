@@ -19,6 +19,7 @@ from actorserve.actors.files.owner import Owner, read_key
 from ..errors import UNKNOWN_PATH, ApiError
 from ..generation.idempotency_keys import client_of
 from ..openapi.dialects import AnthropicError
+from ..openapi.error_bodies import OF_ANTHROPICS
 from ..paths.operations import USAGE
 from ..paths.speech import REALTIME
 from ..realtime.client_secrets import PREFIX, read_secret, unknown_secret
@@ -152,7 +153,7 @@ class Middlewares:
         headers = response.headers
         if REQUEST_ID in request and self._settings.request_id_headers:
             headers["X-Request-Id"] = request[REQUEST_ID]
-            if request.path in OF_ANTHROPIC:
+            if request.path in OF_ANTHROPIC or OF_ANTHROPICS in request.headers:
                 headers["Request-Id"] = request[REQUEST_ID]  # as its clients know it
         if LIMITS in request:
             headers.update(request[LIMITS])

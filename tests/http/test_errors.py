@@ -179,8 +179,11 @@ async def test_a_model_that_is_not_served(served: Served, path: str, body: dict[
 async def test_anthropics_clients_read_their_errors_of_paths_that_are_not_its_alone(served: Served, path: str) -> None:
     client = await served.client()
     client.send("GET", path, None, Anthropic_Version="2023-06-01")
-    told = (await client.answer()).json
+    answer = await client.answer()
+    told = answer.json
     assert (told["type"], told["error"]["type"]) == ("error", "not_found_error") and told["request_id"]
+    assert answer.headers["request-id"] == told["request_id"]
     client = await served.client()
     client.send("GET", path, None)
-    assert (await client.answer()).error["type"] == "invalid_request_error"
+    answer = await client.answer()
+    assert answer.error["type"] == "invalid_request_error" and "request-id" not in answer.headers
