@@ -95,11 +95,12 @@ class Generator(Answering):
         if body.use_beam_search:
             raise bad_request("use_beam_search does not go with several conversations.", BEAMS)
         check_beams(body)
-        await self.want_adapter(request, body.model)
-        asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
-        if is_mistrals(request.headers.get("User-Agent", "")):
-            asked = as_mistral(asked)
-        return await self.answer(request, raw, body, asked, ChatAnswer)
+        with by_its_name(body):
+            await self.want_adapter(request, body.model)
+            asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
+            if is_mistrals(request.headers.get("User-Agent", "")):
+                asked = as_mistral(asked)
+            return await self.answer(request, raw, body, asked, ChatAnswer)
 
     async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/completions."""

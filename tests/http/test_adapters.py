@@ -47,7 +47,12 @@ def test_a_name_that_nothing_has_is_no_adapter_or_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body"), [("/v1/chat/completions", {"messages": HI}), ("/v1/completions", {"prompt": "a"})]
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": HI}),
+        ("/v1/chat/completions/batch", {"messages": [HI]}),
+        ("/v1/completions", {"prompt": "a"}),
+    ],
 )
 async def test_one_that_is_not_there_is_told_by_the_field_that_names_it(path: str, body: dict[str, Any]) -> None:
     async with serving(adapters=Loaded()) as served:
