@@ -13,10 +13,10 @@ import os
 import secrets
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 import posix_ipc
 
+from .free_memory import available_bytes
 from .layout import PAGE, whole
 
 SHM_FOLDER = "/dev/shm"
@@ -85,10 +85,14 @@ def _take(size: int, label: str) -> int:
     """
     try:
         return _allocated(_open_unnamed(label), size, label)
-    except SegmentError:
-        if size > _free_memory():
-            raise
-    return _allocated(os.memfd_create("actorserve-segment", os.MFD_CLOEXEC), size, label)
+    except SegmentError as error:
+        first = error
+    try:
+        if size > available_bytes():
+            raise first
+        return _allocated(os.memfd_create("actorserve-segment", os.MFD_CLOEXEC), size, label)
+    except OSError:  # as where no descriptors are left
+        raise first from first.__cause__
 
 
 def _allocated(fd: int, size: int, label: str) -> int:
@@ -122,9 +126,3 @@ def _free_bytes() -> int:
         return 0
     stat = os.statvfs(SHM_FOLDER)
     return stat.f_bavail * stat.f_frsize
-
-
-def _free_memory() -> int:
-    """Bytes of the machine's that can be taken."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)

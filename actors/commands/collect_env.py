@@ -15,7 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..model.memory.machine import available_bytes, cpu_flags, total_bytes, usable_cores
+from actorserve.shm.free_memory import available_bytes
+
+from ..model.memory.machine import cpu_flags, total_bytes, usable_cores
 from ..telemetry.versions import versions
 
 DESCRIPTION = """Say what a report of a fault should say of this machine: versions, processor, memory, GPUs, limits and

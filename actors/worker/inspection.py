@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 import torch
 
+from actorserve.shm.free_memory import available_bytes
+
 from ..model.architecture import Architecture
 from ..model.checks.combinations import check_pooling, check_vision
 from ..model.config_json import find_architecture, read_architecture
@@ -25,7 +27,6 @@ from ..model.memory.dtypes import NUMBERS, architecture_on_gpu, float_on_cpu, kv
 from ..model.memory.kv import KVSpec, KVType
 from ..model.memory.kv_memory import KVMemory, nothing_offloaded
 from ..model.memory.machine import (
-    available_bytes,
     blocks_in,
     kv_memory_room,
     unused_memory,

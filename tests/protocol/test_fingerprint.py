@@ -30,6 +30,7 @@ READERS = {  # of shm: they have no layout of their own, but for what those of L
     *(
         "end_lock",
         "fence",
+        "free_memory",
         "pages",
         "segment",
         "rings.lane_view",

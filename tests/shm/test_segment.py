@@ -7,12 +7,14 @@ import os
 import secrets
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import posix_ipc
 import psutil
 import pytest
 
+from actorserve.shm import free_memory
 from actorserve.shm import segment as module
 from actorserve.shm.layout import PAGE
 from actorserve.shm.segment import Segment, SegmentError
@@ -114,17 +116,35 @@ def test_where_there_is_no_room_in_its_folder_it_is_memory_all_the_same(
     segment.close()
 
 
-def test_there_it_takes_no_more_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the kernel would end processes for want of memory."""
+def test_there_it_takes_no_more_than_a_limit_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """That of a container here; else the kernel would end processes for want of memory."""
+    allocate, taken = os.posix_fallocate, list[int]()
+
+    def small(fd: int, offset: int, size: int) -> None:
+        taken.append(fd)
+        if len(taken) % 2:  # in the folder, whose size counts first
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(fd, offset, size)
+
+    (tmp_path / "memory.max").write_text(f"{3 * PAGE}\n")
+    (tmp_path / "memory.current").write_text(f"{PAGE}\n")
     monkeypatch.setattr(module, "SHM_FOLDER", "/nowhere")
-    monkeypatch.setattr(module, "_free_memory", lambda: PAGE - 1)
-    monkeypatch.setattr(os, "posix_fallocate", _no_space)
+    monkeypatch.setattr(free_memory, "cgroup_folders", lambda: [tmp_path])
+    monkeypatch.setattr(os, "posix_fallocate", small)
+    Segment.create(2 * PAGE, "test").close()
     with pytest.raises(SegmentError, match="/nowhere has 0 free"):
+        Segment.create(2 * PAGE + 1, "test")
+    assert len(taken) == 3, "nothing was tried that would not fit"
+
+
+def test_no_descriptors_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*given: object, **named: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(posix_ipc, "SharedMemory", none_left)
+    monkeypatch.setattr(os, "memfd_create", none_left)
+    with pytest.raises(SegmentError, match=r"test: no shared memory can be made: .*Too many open files"):
         Segment.create(PAGE, "test")
-
-
-def _no_space(*given: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_other_errors_are_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:

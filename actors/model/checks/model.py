@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actorserve.shm.free_memory import available_bytes
+
 from ...options.also import OPTION as ALSO
 from ...options.also import model_configs, without
 from ...options.config import Config, ConfigError
@@ -17,7 +19,7 @@ from ...sound.installed import MISSING, can_decode
 from ..architecture import Architecture
 from ..info import ModelInfo, resolve_model, with_tokenizer
 from ..memory.dtypes import NUMBERS, Number, dtype_on_cpu, kv_type_of
-from ..memory.machine import available_bytes, blocks_in, kv_memory_room, lack_of, weight_bytes
+from ..memory.machine import blocks_in, kv_memory_room, lack_of, weight_bytes
 from ..pipeline.stages import plan_stages, worker_shapes
 from ..sharding import shard_shape
 from ..tokenizers.tokenizer import find_templates, special_tokens

@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from actorserve.shm.free_memory import available_bytes, cgroup_folders, cgroup_words
+
 from ...options.config import Config, ConfigError, PassingError
 from ...options.fields import flag
 from ..architecture import Architecture
@@ -19,9 +21,6 @@ from ..layers import Axis, Kind
 from .kv import KVSpec
 from .kv_memory import KVMemory, plan_kv_memory
 
-CGROUP = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
-UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a huge number
 GPU_OPTIONS = ("gpu_memory_utilization", "enforce_eager", "cudagraph_capture_sizes")
 GPU_FILES = ("nvidiactl", "nvmap")  # in /dev, of drivers: NVIDIA's, Jetson's
 DEVICES = Path("/dev")
@@ -78,20 +77,13 @@ def usable_cores() -> int:
     return max(1, min([len(os.sched_getaffinity(0)), *(math.floor(quota) for quota in quotas if quota is not None)]))
 
 
-def available_bytes() -> int:
-    """Memory that can be taken without swapping: the machine's, or what a limit of the cgroup leaves."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(lines["MemAvailable"].split()[0]) * 1024
-    return min([free, *(room for folder in cgroup_folders() if (room := _room(folder)) is not None)])
-
-
 def total_bytes() -> int:
     """All memory that this process could ever have: the machine's, or the limit of its cgroup."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     own = [int(lines["MemTotal"].split()[0]) * 1024]
     for folder in cgroup_folders():
         for name in ("memory.max", "memory.limit_in_bytes"):
-            own += [int(word) for word in _words(folder / name)[:1] if word.isdigit()]
+            own += [int(word) for word in cgroup_words(folder / name)[:1] if word.isdigit()]
     return min(own)
 
 
@@ -100,51 +92,12 @@ def lack_of(size: int) -> type[ConfigError]:
     return PassingError if size <= total_bytes() else ConfigError
 
 
-def cgroup_folders(root: Path = CGROUP, own: Path = OWN_CGROUP) -> list[Path]:
-    """The folders whose limits hold for this process: its cgroup of each hierarchy (v2 or v1) and those above it."""
-    folders: list[Path] = []
-    for line in own.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        top = root / controllers if controllers else root
-        folder = top / path.lstrip("/")
-        folders += [place for place in (folder, *folder.parents) if place == top or top in place.parents]
-    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
-
-
 def _quota(folder: Path) -> float | None:
     """The cores that a cgroup's CPU quota is worth."""
-    quota, period = [*_words(folder / "cpu.max"), *_words(folder / "cpu.cfs_quota_us"), "", ""][:2]
+    quota, period = [*cgroup_words(folder / "cpu.max"), *cgroup_words(folder / "cpu.cfs_quota_us"), "", ""][:2]
     if not period and quota not in ("", "max"):
-        period = "".join(_words(folder / "cpu.cfs_period_us"))
+        period = "".join(cgroup_words(folder / "cpu.cfs_period_us"))
     return int(quota) / int(period) if period and quota.isdigit() else None
-
-
-def _room(folder: Path) -> int | None:
-    """The bytes that a cgroup's memory limit leaves; files' pages can be dropped, those of mapped weights too, as
-    MemAvailable has it.
-    """
-    for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        words, used = _words(folder / limit), _words(folder / usage)
-        if words and used and words[0].isdigit() and int(words[0]) < UNLIMITED:
-            return max(0, int(words[0]) - max(0, int(used[0]) - _cached_bytes(folder)))
-    return None
-
-
-def _cached_bytes(folder: Path) -> int:
-    """The pages of files that a cgroup, with those below it (in v1 `total_…`), has in memory; not those of shared
-    memory, which have nowhere else to be.
-    """
-    words = _words(folder / "memory.stat")
-    said = dict(zip(words[::2], words[1::2], strict=False))
-    return sum(int(said.get(f"total_{name}", said.get(name, 0))) for name in ("inactive_file", "active_file"))
-
-
-def _words(path: Path) -> list[str]:
-    """The words of a small file; none where it does not exist (another version of cgroups)."""
-    try:
-        return path.read_text().split()
-    except FileNotFoundError:
-        return []
 
 
 def weight_bytes(

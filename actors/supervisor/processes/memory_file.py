@@ -33,9 +33,9 @@ from actorserve.kernels.cpu.native.compiler import (
     identity,
     run,
 )
+from actorserve.shm.free_memory import available_bytes
 
 from ...model.cached import cache_folder, cached_folder
-from ...model.memory.machine import available_bytes
 from ...options.config import ConfigError
 from .mappings import Mapping
 

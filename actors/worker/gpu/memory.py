@@ -13,11 +13,11 @@ import torch
 from actorserve.kernels.pages import BLOCK_SIZES
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
 from actorserve.kernels.triton.rotary_kv import Pools
+from actorserve.shm.free_memory import available_bytes
 
 from ...model.architecture import Architecture
 from ...model.memory.kv import GROUP, KVFormat, KVSpec, KVType, PoolSpec
 from ...model.memory.kv_memory import ITEM_BYTES, KVMemory, check_drafts_of_states
-from ...model.memory.machine import available_bytes
 from ...model.memory.windows import Packing, WindowPlan, plan_windows
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import DraftModelOptions, read_speculative

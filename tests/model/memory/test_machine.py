@@ -12,8 +12,6 @@ from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.memory import machine
 from actorserve.actors.model.memory.kv_memory import KVMemory
 from actorserve.actors.model.memory.machine import (
-    available_bytes,
-    cgroup_folders,
     count_blocks,
     unused_memory,
     usable_cores,
@@ -21,6 +19,8 @@ from actorserve.actors.model.memory.machine import (
 )
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.options.config import ConfigError, PassingError, make_config
+from actorserve.shm import free_memory
+from actorserve.shm.free_memory import available_bytes, cgroup_folders
 
 SHAPE = Architecture(
     vocab_size=10,
@@ -120,6 +120,12 @@ def test_options_of_the_other_device_are_said() -> None:
     assert not without_effect(make_config({}), on_gpu=True)
 
 
+def limit(monkeypatch: pytest.MonkeyPatch, found: list[Path]) -> None:
+    """To what these folders say."""
+    for module in (machine, free_memory):
+        monkeypatch.setattr(module, "cgroup_folders", lambda: found)
+
+
 def folders(tmp_path: Path, own: str, files: dict[str, str]) -> list[Path]:
     for name, text in files.items():
         path = tmp_path / "fs" / name
@@ -187,9 +193,9 @@ def test_limits_of_cgroups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = folders(tmp_path, own, files)
-    monkeypatch.setattr(machine, "cgroup_folders", lambda: [])
+    limit(monkeypatch, [])
     all_cores, all_bytes = usable_cores(), available_bytes()
-    monkeypatch.setattr(machine, "cgroup_folders", lambda: found)
+    limit(monkeypatch, found)
     assert usable_cores() == (all_cores if cores is None else cores)
     if room is None:
         assert available_bytes() > all_bytes // 2  # others take memory meanwhile
