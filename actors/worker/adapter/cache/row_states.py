@@ -20,22 +20,31 @@ from ...cpu.memory.states import Ints, RowStates
 class PassStates:
     """Of one forward pass."""
 
-    def __init__(self, states: RowStates, rows: Ints | Tensor) -> None:
+    def __init__(self, states: RowStates, rows: Ints | Tensor, wanted: Iterable[tuple[int, str]]) -> None:
         self._states, self._rows = states, rows
+        self._wanted = {*wanted}  # layer and name of what the pass is to make, and did not yet
         self._latest: list[LayerStates] = []  # of one layer
 
     def turn_to(self, one: LayerStates) -> None:
         """It is asked for, and those of other layers are put back."""
         if self._latest and self._latest[0].layer != one.layer:
-            self.put_back()
+            self._keep()
         if not any(other is one for other in self._latest):
             self._latest.append(one)
 
     def put_back(self) -> None:
-        """What layers have is kept."""
+        """The pass is over: what layers have is kept. RuntimeError if rows would go on with those of rows before."""
+        self._keep()
+        if self._wanted:
+            names = ", ".join(f"{name} of layer {layer}" for layer, name in sorted(self._wanted))
+            raise RuntimeError(f"rows that began have no states after their first pass: {names}")
+
+    def _keep(self) -> None:
         for one in self._latest:
             for number, value in one.take():
-                self._states.put(one.layer, state_name(one.kind, number), self._rows, value)
+                name = state_name(one.kind, number)
+                self._states.put(one.layer, name, self._rows, value)
+                self._wanted.discard((one.layer, name))
         self._latest.clear()
 
     def get(self, one: LayerStates, number: int) -> Tensor:
@@ -79,8 +88,8 @@ def state_name(kind: str, number: int) -> str:
 def give_states(
     cache: Cache, specs: Sequence[StateSpec], states: RowStates, rows: Ints | Tensor, fresh: bool
 ) -> PassStates:
-    """Let the layers of a new cache have the states of rows; `fresh`: these have none yet."""
-    whose = PassStates(states, rows)
+    """Let the layers of a new cache have the states of rows; `fresh`: these have none yet, and get all in this pass."""
+    whose = PassStates(states, rows, ((spec.layer, spec.name) for spec in specs) if fresh else ())
     for index, own in groupby(specs, lambda spec: spec.layer):
         layer: Any = cache.layers[index]
         found: dict[str, list[int]] = {"conv": [], "recurrent": []}

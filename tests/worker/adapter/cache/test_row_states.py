@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
@@ -64,8 +65,23 @@ def test_rows_without_states_find_none() -> None:
     cache.update_conv_state(torch.ones(2, 2, 1), 2, conv_kernel_size=3)
     cache.update_recurrent_state(torch.full((2, 2, 5), 4.0), 2)
     cache.update_conv_state(torch.ones(2, 2, 1), 0, conv_kernel_size=3)
+    cache.update_recurrent_state(torch.full((2, 2, 5), 6.0), 0)
     assert held(cache) == [0] and cache.get_recurrent_state(2)[0, 0].tolist() == [4.0] * 5
     whose.put_back()
     assert states.memory(2, "recurrent.0")[:, 0, 0].tolist() == [4, 9, 4]
     assert states.memory(0, "conv.0")[:, 0].tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 1]]
-    assert not states.memory(0, "recurrent.0").any(), "of no use to a layer that has none"
+    assert states.memory(0, "recurrent.0")[:, 0, 0].tolist() == [6, 0, 6]
+
+
+def test_rows_without_states_are_given_all() -> None:
+    """Else they would go on with those of the rows before them."""
+    for fresh in (True, False):
+        whose, cache = layers_of(RowStates(SPECS, 3, 0, torch.float32), fresh)
+        cache.update_conv_state(torch.ones(2, 2, 1), 2, conv_kernel_size=3)
+        cache.update_recurrent_state(torch.full((2, 2, 5), 4.0), 2)
+        cache.update_conv_state(torch.ones(2, 2, 1), 0, conv_kernel_size=3)
+        if fresh:
+            with pytest.raises(RuntimeError, match=r"first pass: recurrent\.0 of layer 0$"):
+                whose.put_back()
+        else:
+            whose.put_back()
