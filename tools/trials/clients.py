@@ -25,6 +25,7 @@ from .launched import ROOT, Launched
 
 SESSIONS = Path(__file__).resolve().parent / "sessions"
 SESSION_S = 180.0
+POLL_S = 0.01  # between two looks at /metrics
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 LONG_WORDS = 1500  # some seconds
 SCRIPTS = {
@@ -161,10 +162,12 @@ def _stopped(own: str, url: str, token: str) -> str | None:
     while _figure(url, "vllm:generation_tokens_total") == before:
         if time.monotonic() > deadline:
             return "nothing was generated"
+        time.sleep(POLL_S)
     said = _asked(f"{own}/api/tasks/stop/{task}", {}, token)
     while _figure(url, "vllm:num_requests_running"):
         if time.monotonic() > deadline:
             return f"it runs on: {said[-300:]}"
+        time.sleep(POLL_S)
     tokens = _figure(url, "vllm:generation_tokens_total") - before
     return None if tokens < LONG_WORDS else f"{tokens:.0f} tokens were generated: {said[-300:]}"
 
