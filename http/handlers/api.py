@@ -19,7 +19,7 @@ from ..generation.fields.decoding import decode_query
 from ..generation.fields.depth import check_depth
 from ..generation.fields.unsupported import read
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
-from ..llamacpp.about import listed, meta, status, unserved
+from ..llamacpp.about import UNLOADED, has_come, listed, meta, status, unserved
 from ..llamacpp.schemas import ModelsQuery
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..openai.mistral import is_mistrals, model_fields
@@ -217,10 +217,11 @@ class Api:
         cards = [await self._card(request, name, one) for name, one in named]
         models = [listed(name, one, await one.card()) for name, one in named]
         if endpoint is None:
-            failed = dict(self.settings.catalog.unserved)
+            beside = {name: status(UNLOADED, why) for name, why in self.settings.catalog.unserved.items()}
             if asked.reload:
-                failed |= await self.engine.administration.models_found_since()
-            found = [unserved(name, why, self.settings.created) for name, why in failed.items()]
+                since = await self.engine.administration.models_found_since()
+                beside |= {name: has_come(why) for name, why in since.items()}
+            found = [unserved(name, how, self.settings.created) for name, how in beside.items()]
             cards += [card for card in found if account is None or account.may_ask_for(card["id"])]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]} if cards else {}
         return json_response({"object": "list", "data": cards, "models": models, **ends, "has_more": False})

@@ -8,6 +8,8 @@ from ..cohere.about import model_of
 from ..ollama.about import capabilities, entry
 from ..settings import ModelCard, Settings
 
+UNLOADED = "unloaded"
+
 
 def meta(settings: Settings, card: ModelCard) -> dict[str, int]:
     """Its sizes; what is not known of it is left out."""
@@ -22,12 +24,12 @@ def meta(settings: Settings, card: ModelCard) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def unserved(name: str, why: str, created: int) -> dict[str, Any]:
-    """One of a folder that cannot be, as their router tells it of one that has failed."""
+def unserved(name: str, how: dict[str, Any], created: int) -> dict[str, Any]:
+    """One that is not served, as their router tells it."""
     return {
         **{"id": name, "object": "model", "created": created, "owned_by": "actorserve"},
         **{"type": "model", "display_name": name},
-        "status": status("unloaded", why),
+        "status": how,
     }
 
 
@@ -39,8 +41,13 @@ def news(name: str, told: dict[str, Any]) -> dict[str, Any]:
 
 def status(state: str, why: str) -> dict[str, Any]:
     """How it stands with a model. `why`: it could not be loaded the last time."""
-    failed = {"failed": True, "exit_code": 1, "message": why} if why and state == "unloaded" else {}
+    failed = {"failed": True, "exit_code": 1, "message": why} if why and state == UNLOADED else {}
     return {"value": state} | failed
+
+
+def has_come(why: str) -> dict[str, Any]:
+    """How it stands with a model that nobody has tried to load."""
+    return {"value": UNLOADED, "message": why}
 
 
 def listed(name: str, settings: Settings, card: ModelCard) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ...accounts import check_model_of
 from ...errors import bad_request
 from ...generation.fields.decoding import decode_query, no_model
 from ...generation.fields.unsupported import read
-from ...llamacpp.about import news, status
+from ...llamacpp.about import UNLOADED, news, status
 from ...llamacpp.schemas import LlamaModel, LlamaModelQuery
 from ...middleware.context import ACCOUNT
 from ...output.answer import encode
@@ -69,8 +69,9 @@ class LoadingApi:
         def event(now: float) -> bytes:
             nonlocal last, said_at
             found = self._told(names, now)
-            changed = (news(name, state) for name, state in found.items() if state != last[name])
-            events = b"".join(b"data: %s\n\n" % encode(one) for one in changed)
+            changed = [(name, state) for name, state in found.items() if state != last[name]]
+            changed.sort(key=lambda one: one[1]["value"] != UNLOADED)  # who makes room is told before who takes it
+            events = b"".join(b"data: %s\n\n" % encode(news(*one)) for one in changed)
             if not events and now - said_at < QUIET_S:
                 return b""
             last, said_at = found, now

@@ -54,6 +54,17 @@ async def test_each_change_of_a_models_state_is_told_to_who_watches() -> None:
         watcher.leave()
 
 
+async def test_who_makes_room_is_told_before_who_takes_it() -> None:
+    async with serving(**two()) as served:
+        told = served.engine.administration
+        told.unloaded.add(0)
+        watcher = await watching(served)
+        told.unloaded ^= {0, 1}
+        states = [(one["model"], one["data"]["status"]) for one in await next_events(watcher)]
+        assert states == [("second", "unloaded"), ("tiny", "loaded"), ("alias/name", "loaded")]
+        watcher.leave()
+
+
 async def test_all_who_watch_share_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "PERIOD_S", 600.0)
     async with serving(**two()) as served:
@@ -120,7 +131,7 @@ async def test_those_that_have_come_since_the_start_are_listed_where_the_query_a
         for value in ("1", "0", "maybe"):
             assert await ids(f"?reload={value}") == ["tiny", "alias/name", "second", "new"], "as llama-server has it"
         (*_, last) = (await served.ask("GET", path + "?reload=1")).json["data"]
-        assert last["status"]["message"] == "it has come since"
+        assert last["status"] == {"value": "unloaded", "message": "it has come since"}, "it has not failed"
 
 
 async def test_props_tell_that_models_change_places() -> None:
