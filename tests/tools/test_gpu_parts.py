@@ -51,6 +51,23 @@ def test_of_ways_to_launch_only_the_one_that_is_taken_is_wrong_when_it_fails(par
     ]
 
 
+def test_runners_that_do_not_fit_leave_kernels_of_others_to_be_looked_at(part: Part) -> None:
+    program = (
+        "from tools.gpu import report, steps\n"
+        "def make(name, *sizes, fused=False):\n"
+        "    if not fused:\n        raise steps.torch.OutOfMemoryError('no room')\n"
+        "    return name\n"
+        "steps.Bench = make\n"
+        "for kind in ('usual', 'fused'):\n"
+        "    steps.looks[kind].append(lambda bench, kind=kind: report.say(f'{bench}, {kind}', 1))\n"
+        "steps.kernels('tiny', steps.PLANS['tiny'], {})"
+    )
+    assert [(one["what"], one["ok"]) for one in part.said_by(program)] == [
+        ("tiny, usual: kernels", False),
+        ("tiny, fused", None),
+    ]
+
+
 def test_graphs_that_cannot_be_had_leave_the_rest_to_be_timed(part: Part) -> None:
     program = (
         "from tools.gpu import shapes\n"

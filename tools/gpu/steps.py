@@ -280,14 +280,17 @@ def one_long(name: str, plan: Plan, limits: dict[str, float]) -> None:
         ragged(name, plan.ragged, CONTEXT, WARM, STEPS)
 
 
+def kernels_of(bench: Bench, label: str, own: list[Callable[[Bench], None]]) -> None:
+    for look in own:
+        with surviving(label):
+            look(bench)
+
+
 def kernels(name: str, plan: Plan, limits: dict[str, float]) -> None:
     """What takes the time, kernel by kernel, as without graphs: whoever was profiled is slower ever after."""
     for kind, own in looks.items():
-        bench = Bench(name, *size_of(plan), TOKENS, **kinds_of(plan)[kind])
-        for look in own:
-            with surviving(f"{name}, {kind}: kernels"):
-                look(bench)
-        del bench
+        with surviving(f"{name}, {kind}: kernels"):
+            kernels_of(Bench(name, *size_of(plan), TOKENS, **kinds_of(plan)[kind]), f"{name}, {kind}: kernels", own)
         gc.collect()
         free()
 
