@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 import torch
 
 from actorserve.actors.model.info import resolve_model
@@ -31,6 +32,7 @@ from actorserve.kernels.cpu.pool_memory import PoolMemory
 from actorserve.shm.table.table import make_ref
 
 if TYPE_CHECKING:
+    from actorserve.actors.worker.adapter.passes import Passes
     from actorserve.actors.worker.vision.encoder import MediaSource
 
 GREEDY = Sampling(0, temperature=0.0)
@@ -40,6 +42,19 @@ LENGTH = 512  # tokens of a slot of the log
 def config_for(folder: Path, **options: object) -> Config:
     """The options for a checkpoint; float32, since comparisons are exact only there."""
     return make_config({"model": str(folder), "max_model_len": LENGTH, "dtype": "float32", **options})
+
+
+def sizes_of_passes(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of each pass of a decoder of transformers from now on."""
+    sizes: list[int] = []
+    hidden = passes.hidden
+
+    def counted(ids: torch.Tensor, *given: Any) -> torch.Tensor:
+        sizes.append(ids.numel())
+        return hidden(ids, *given)
+
+    monkeypatch.setattr(passes, "hidden", counted)
+    return sizes
 
 
 def make_runner(

@@ -149,6 +149,7 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     layers: Sequence[LayerAttention | None]  # None: a layer that attends to nothing
     states: Sequence[StateSpec] = ()
+    by_token: bool = False  # from states a row goes on by one token only, each a whole pass
 
     def pools(self) -> list[PoolSpec]:
         """By shape, in the order of the first layer of each."""

@@ -26,16 +26,18 @@ class KVMemory(NamedTuple):
     windows: WindowPlan | None
     row_bytes: int  # of one row's states, or of one snapshot
     spare_bytes: int = 0  # of blocks that drafts are made in
+    by_token: bool = False  # see KVSpec
 
     def snapshots(self, config: Config, room: int) -> int:
-        """For how many there is a place in so many bytes, which rows' states come out of first."""
+        """For how many there is a place in so many bytes, which rows' states come out of first. None where rows go on
+        by token: a prompt is cut where one is wanted, and behind its first cut each token is a pass."""
         left = room - config.max_num_seqs * self.row_bytes
         if left <= 0:
             raise ConfigError(
                 f"--max-num-seqs: the states of {config.max_num_seqs} sequences take {room - left:,} bytes of the "
                 f"{room:,} that there are for KV memory; give more, or set it lower"
             )
-        if not self.row_bytes or not config.enable_prefix_caching:
+        if not self.row_bytes or self.by_token or not config.enable_prefix_caching:
             return 0
         return min(MAX_SNAPSHOTS, int(left * SHARE_OF_SNAPSHOTS) // self.row_bytes)
 
@@ -86,9 +88,11 @@ def plan_kv_memory(
     check_kept(kv, kept)
     if windows is None:
         rows, own = spare_blocks(config)
-        return KVMemory(kv.block_bytes(config.block_size, kept) + beside, sequence, None, row, rows * own * beside)
+        size = kv.block_bytes(config.block_size, kept) + beside
+        return KVMemory(size, sequence, None, row, rows * own * beside, kv.by_token)
     block = windows.block_bytes(kv, config.block_size, kept)
-    return KVMemory(block, sequence + (len(windows.tables) - 1) * windows.blocks, windows, row)
+    sequence += (len(windows.tables) - 1) * windows.blocks
+    return KVMemory(block, sequence, windows, row, by_token=kv.by_token)
 
 
 def check_drafts_of_states(kv: KVSpec, config: Config) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
+from msgspec.structs import replace
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -85,7 +86,7 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
             drop_towers(model)
         if settle(model, info.max_model_len):
             log.info("all texts are rotated as those of --max-model-len %d tokens are", info.max_model_len)
-        traits = _look(model, found.verdict.traits, info)
+        traits = _look(model, found.verdict, info)
         if found.verdict.improved and traits.paged and division is None:
             fuse(model, kept.dtype)
         lora = attach(model) if config.enable_lora else None
@@ -115,7 +116,7 @@ def describe_adapted(
     if found.part is not None:
         return found, *found.part
     shell = hollow(found.make if dtype is None else partial(found.make, dtype=dtype(found)))
-    traits = _look(shell, found.verdict.traits, info)
+    traits = _look(shell, found.verdict, info)
     return found, traits, shell
 
 
@@ -163,7 +164,7 @@ def _divide(
 
     with code_of_others(refused):
         try:
-            shell = part_of(make, config.tensor_parallel_size, lambda model: _look(model, verdict.traits, info))
+            shell = part_of(make, config.tensor_parallel_size, lambda model: _look(model, verdict, info))
             verify_divided(twin, verdict, partial(improve, dtype=torch.float32))
         except Unfit as error:
             raise refused(f"it {error}") from None
@@ -251,8 +252,9 @@ def _chosen(source: Source, kept: WeightTypes) -> QuantMethod:
     return kept.method if decoded or not kept.mixed else NONE
 
 
-def _look(model: Any, tried: Traits, info: ModelInfo) -> Traits:
-    """What a model does is what the small one did."""
+def _look(model: Any, verdict: Verdict, info: ModelInfo) -> Traits:
+    """What a model does is what the small one did, which is computed in a way that was tried."""
+    tried = verdict.traits
     with code_of_others(lambda reason: refused_model(info, f"two tokens cannot be computed ({reason})")):
         try:
             traits = probe(model, info.max_model_len)
@@ -263,4 +265,4 @@ def _look(model: Any, tried: Traits, info: ModelInfo) -> Traits:
             raise refused_model(info, f"{UNLIKE} ({word}: {traits.reason or tried.reason})")
     if bool(traits.gathered) != bool(tried.gathered):
         raise refused_model(info, f"{UNLIKE} (gathered)")
-    return traits
+    return traits._replace(kv=replace(traits.kv, by_token=verdict.tier is Tier.TOKENS))

@@ -169,7 +169,8 @@ def plan_memory(config: Config, shape: Architecture, max_length: int, kind: torc
     if windows is not None:
         sequence += (len(windows.tables) - 1) * windows.blocks
     states = shape.kv.row_bytes({None: kind.itemsize} | ITEM_BYTES)
-    return KVMemory(kv_block_bytes(shape, config.block_size, kind, windows) + beside, sequence, windows, states)
+    size = kv_block_bytes(shape, config.block_size, kind, windows) + beside
+    return KVMemory(size, sequence, windows, states, by_token=shape.kv.by_token)
 
 
 def device_memory(device: torch.device | int) -> tuple[int, int]:
@@ -247,7 +248,8 @@ def blocks_in(config: Config, plan: KVMemory, max_length: int, room: int) -> int
     """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used. States of
     rows, and snapshots of them, come out of the same room first."""
     size, sequence = plan.block_bytes, plan.sequence_blocks
-    room -= plan.state_bytes(config, room)
+    if room > 0:  # else states are not what is too large
+        room -= plan.state_bytes(config, room)
     if room < sequence * size:
         option = "--gpu-memory-utilization" if config.kv_cache_memory_bytes is None else "--kv-cache-memory-bytes"
         fits = plan.tokens(config, max_length, max(0, room // size))

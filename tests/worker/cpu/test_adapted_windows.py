@@ -24,12 +24,15 @@ from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu.aligned import AlignedAttention
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV
+from tests.scheduler import engine_model
 from tests.scheduler.engine_model import MAX_TOKENS
 from tests.support.models.census import write_tiny
+from tests.support.models.checkpoints import VOCABULARY
 from tests.support.models.greedy import greedy, reference
 from tests.support.selection import slow
 
 from ..adapter.test_twin import GEMMA4_26B, GEMMA4_E2B
+from ..driver import sizes_of_passes
 from .test_windows_and_states import TorchBench, load, run_crowd
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -145,6 +148,24 @@ def test_text_of_rows_with_states_is_that_of_transformers(name: str, tmp_path: P
     run_crowd(bench, 3, lambda prompt, drawn: greedy(theirs, prompt, drawn))
     assert bench.scheduler.prefix.hits + bench.scheduler.hits > 0
     assert bench.scheduler.preemptions + bench.scheduler.planner.memory.preemptions > 0
+
+
+@pytest.mark.parametrize("kernels", ["native"], indirect=True)
+@pytest.mark.parametrize("name", ["mamba", *slow("jamba")])
+def test_a_prompt_of_a_model_that_goes_on_by_token_is_one_pass(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which snapshots would cut, and each token behind the first cut is a pass."""
+    write_tiny(name, tmp_path)
+    monkeypatch.setattr(engine_model, "MAX_TOKENS", 1024)
+    sizes = {"max_model_len": 1024, "max_num_batched_tokens": 640}
+    model, config = load(tmp_path, model_impl="transformers", device="cpu", **sizes)
+    assert model.tier is Tier.TOKENS
+    bench = TorchBench(model, config, num_blocks=128)
+    computed = sizes_of_passes(model.passes, monkeypatch)
+    bench.submit(np.random.default_rng(1).integers(3, VOCABULARY, 600).tolist(), 3, ignore_eos=True)
+    bench.run()
+    assert computed == [600, 1, 1]
 
 
 @pytest.mark.parametrize("kernels", ["native", *slow("torch")], indirect=True)

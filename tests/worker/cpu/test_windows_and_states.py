@@ -61,10 +61,10 @@ class TorchBench(Bench):
 
     def __init__(self, model: Any, config: Config, num_blocks: int, snapshots: int = 6) -> None:
         self.model, self.config, self._snapshots = model, config, snapshots
-        self.plan_of_memory = plan_memory(config, model, MAX_TOKENS, 0)
+        self.plan_of_memory = plan_memory(config, model, config.max_model_len or 0, 0)
         self.blocks_made = num_blocks
-        layout = self.make_memory().layout
-        super().__init__(num_blocks=num_blocks, layout=layout, max_num_seqs=ROWS, max_num_batched_tokens=BUDGET)
+        layout, budget = self.make_memory().layout, config.max_num_batched_tokens
+        super().__init__(num_blocks=num_blocks, layout=layout, max_num_seqs=ROWS, max_num_batched_tokens=budget)
         self.sampling = Sampling(seed=1, temperature=0.0)
 
     def make_memory(self) -> WorkerMemory:
@@ -80,7 +80,7 @@ class TorchBench(Bench):
 
 def options(folder: Path, **changes: object) -> Config:
     sizes = {"max_model_len": MAX_TOKENS, "max_num_seqs": ROWS, "max_num_batched_tokens": BUDGET, "block_size": BLOCK}
-    return config_for(folder, **sizes, **changes)
+    return config_for(folder, **(sizes | changes))
 
 
 def load(folder: Path, **changes: object) -> tuple[Any, Config]:

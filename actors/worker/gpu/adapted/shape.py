@@ -70,7 +70,7 @@ def shape_of(kv: KVSpec, hidden: int, words: int) -> AdaptedShape:
         norm_eps=0.0,
         windows=tuple(layer.window for layer in own),
         rope=Rope(),
-        kept=KVSpec(layers=tuple(layers), states=kv.states),
+        kept=replace(kv, layers=tuple(layers)),
     )
 
 

@@ -40,7 +40,7 @@ from tests.support.models.census import write_tiny  # noqa: E402
 from tests.support.models.greedy import assert_greedy, reference  # noqa: E402
 from tests.support.selection import slow  # noqa: E402
 
-from ...driver import LENGTH, Sequence, config_for  # noqa: E402
+from ...driver import LENGTH, Sequence, config_for, sizes_of_passes  # noqa: E402
 from ..test_runner import BLOCKS, ROWS, TOKENS, GpuDriver, prompt  # noqa: E402
 
 Folders = Callable[[str], Path]
@@ -145,12 +145,13 @@ class StatefulWorker:
     """A runner in place of the model of a worker."""
 
     def __init__(self, bench: StatefulBench) -> None:
-        sizes, windows = Sizes(ROWS, BUDGET, MAX_TOKENS, BLOCK), bench.plan_of_memory.windows
+        windows = bench.plan_of_memory.windows
+        sizes = Sizes(ROWS, bench.config.max_num_batched_tokens, bench.config.max_model_len or 0, BLOCK)
         if windows is not None:
             sizes = sizes._replace(tables=len(windows.tables), window=windows.window)
             bench.model.table_of = windows.table_of(bench.model.shape.kv)
         log = bench.table.as_numpy().tokens
-        self.runner = make_stateful(bench.model, log, sizes, bench.blocks_made, SNAPSHOTS, windows)
+        self.runner = make_stateful(bench.model, log, sizes, bench.blocks_made, bench.layout.snapshots, windows)
         self.restored = 0
 
     def run(self, step: Step, alive: set[int]) -> StepDone:
@@ -162,15 +163,16 @@ class StatefulWorker:
 class StatefulBench(Bench):
     """The bench of the scheduler's own tests, whose worker computes."""
 
-    def __init__(self, model: AdaptedGpuModel, config: Config) -> None:
-        self.model, self.plan_of_memory = model, plan_memory(config, model.shape, MAX_TOKENS, model.dtype)
-        windows, blocks = self.plan_of_memory.windows, 2 * 70 // BLOCK
-        layout = KVLayout(states=True, snapshots=SNAPSHOTS)
+    def __init__(self, model: AdaptedGpuModel, config: Config, blocks: int = 2 * 70 // BLOCK) -> None:
+        self.model, self.config, length = model, config, config.max_model_len or 0
+        self.plan_of_memory = plan = plan_memory(config, model.shape, length, model.dtype)
+        windows, snapshots = plan.windows, min(SNAPSHOTS, plan.snapshots(config, ROOM))
+        layout = KVLayout(states=True, snapshots=snapshots)
         if windows is not None:
-            layout = KVLayout(True, SNAPSHOTS, windows.window, len(windows.tables) - 1)
+            layout = KVLayout(True, snapshots, windows.window, len(windows.tables) - 1)
             blocks += 4
-        self.blocks_made = blocks
-        super().__init__(num_blocks=blocks, layout=layout, max_num_seqs=ROWS, max_num_batched_tokens=BUDGET)
+        self.blocks_made, budget = blocks, config.max_num_batched_tokens
+        super().__init__(num_blocks=blocks, layout=layout, max_num_seqs=ROWS, max_num_batched_tokens=budget)
         self.sampling = Sampling(seed=1, temperature=0.0)
 
     def lose_worker(self) -> None:
@@ -209,6 +211,21 @@ def test_rows_go_on_from_snapshots_and_behind_deaths(
     assert bench.worker.restored == restored + 1 and bench.table.cached(refs[3]) == 48
     assert_greedy(reference(folder), prompts, [bench.answer(ref) for ref in refs], 4)
     assert bench.scheduler.pool.free == bench.num_blocks
+
+
+@pytest.mark.parametrize("kind", ["mamba", *slow("jamba")])
+def test_a_prompt_of_a_model_that_goes_on_by_token_is_one_pass(
+    kind: str, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which snapshots would cut, and each token behind the first cut is a pass."""
+    monkeypatch.setattr(engine_model, "BLOCK", BLOCK)
+    monkeypatch.setattr(engine_model, "MAX_TOKENS", 1024)
+    config = config_of(folders(kind), max_model_len=1024, max_num_seqs=ROWS, max_num_batched_tokens=640)
+    bench = StatefulBench(load_on_gpu(config, resolve_model(config), DEVICE), config, blocks=40)
+    computed = sizes_of_passes(bench.model.passes, monkeypatch)
+    bench.submit(prompt(600, 1), 3, ignore_eos=True)
+    bench.run()
+    assert computed == [600, 1, 1]
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------
@@ -270,6 +287,8 @@ def test_states_come_out_of_the_room_for_blocks() -> None:
         ConfigError, match=f"--max-num-seqs: the states of 3 sequences take {3 * row} bytes of the {row}"
     ):
         blocks_in(config, plan, 64, row)
+    with pytest.raises(ConfigError, match="--gpu-memory-utilization: 0 bytes are left for KV memory"):
+        blocks_in(config, plan, 64, -row)
     config = config_of(Path("nowhere"), kv_cache_memory_bytes=room, enable_prefix_caching=False, **given)
     taken = 12 * plan.block_bytes + 3 * row
     assert plan.snapshots(config, room) == 0
