@@ -20,6 +20,7 @@ from actorserve.shm.kv_map.sleep import Part
 from ...model.weights.replacement import find_weights
 from ...options.config import ConfigError
 from ...protocol.messages import Message
+from ...protocol.served import ServedModel
 from ...protocol.sockets.file_digests import weights_digest
 from ...protocol.topics.administration import (
     METHODS,
@@ -67,7 +68,12 @@ class Administration:
         wanted, only = Part.NONE, self._watch.engines_to_wake()
         for part in parts:
             wanted |= PARTS[part]
-        _check(await self._calls.ask_engines(lambda number: WakeUp(number, int(wanted)), patient=True, only=only))
+        answers = await self._calls.ask_engines(lambda number: WakeUp(number, int(wanted)), patient=True, only=only)
+        if len(models := self._context.system.models) == 1:
+            _check(answers)
+        for served in models:
+            own = [answer for engine, answer in zip(only, answers, strict=True) if engine in served.engines]
+            _check_model(served, own)
 
     async def unload_model(self, model: int) -> None:
         """What its engines have begun ends first; the next request wakes them."""
@@ -84,9 +90,7 @@ class Administration:
         answers = await self._calls.ask_engines(
             lambda number: WakeUp(number, int(Part.ALL), loads=True), patient=True, only=served.engines
         )
-        for answer in answers:
-            if isinstance(answer, SleepChanged) and answer.problem:
-                raise unloadable(served.name, answer.problem)
+        _check_model(served, answers)
 
     def model_state(self, model: int) -> str:
         """As llama-server's router tells it: unloaded, loading or loaded."""
@@ -192,6 +196,13 @@ class Administration:
     def engine_loads(self) -> list[EngineLoad]:
         """Requests and tokens of each engine."""
         return self._info.loads()
+
+
+def _check_model(served: ServedModel, answers: Iterable[Message]) -> None:
+    """ApiError where an engine could not load this model."""
+    for answer in answers:
+        if isinstance(answer, SleepChanged) and answer.problem:
+            raise unloadable(served.name, answer.problem)
 
 
 def _check(answers: Iterable[Message]) -> None:

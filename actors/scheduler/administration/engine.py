@@ -135,8 +135,10 @@ class EngineAdministration:
         return self._fall_asleep(wanted, [message.call] if message.mode != "wait" else [])
 
     def _wake(self, message: WakeUp) -> None:
-        is_news = not self._sleep.is_asked_by(message.call)
+        is_news, was_parked = not self._sleep.is_asked_by(message.call), self.is_parked
         self._sleep.wake(Part(message.parts), message.call)
+        if was_parked and not self.is_parked:
+            self._deaths.begin()
         if is_news:
             self._context.log.info("it is woken; still asleep: %s", self._sleep.state.asleep.name)
         self._tell_workers(LookAtSleep())
@@ -170,7 +172,7 @@ class EngineAdministration:
             self._lost = self._calls.keys() - {call.call for call in self._held}
         drained = sleep.drained(scheduler.is_drained) or self._ends_nowhere()
         fell = drained and self._fall_asleep(sleep.state, [])
-        if self._deaths.are_too_many(sleep.state.wakes, worker):
+        if self._deaths.are_too_many(sleep.state.is_parked, worker):
             fell |= self._sleep_on(PROBLEM)
             has_worker = False
         if self._idle.is_on or sleep.state.idle or self._held or self._residency.is_on:
@@ -214,8 +216,8 @@ class EngineAdministration:
     def _rouse(self) -> None:
         """By itself, or as an operator has it who has waited for a place."""
         self._problem = ""
-        self._deaths.begin()
         if not self._wakes:
+            self._deaths.begin()
             self._sleep.rouse()
             self._context.log.info("it wakes: something is asked")
             self._tell_workers(LookAtSleep())

@@ -172,6 +172,39 @@ def test_one_that_kills_its_workers_sleeps_on_before_the_server_ends(
     assert models.table.finish(later) == Finish.NONE and second.refs == {later}
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_one_that_kills_its_workers_when_an_operator_wakes_it_sleeps_on(models: Models, dies: bool) -> None:
+    """Also where its scheduler dies in between, which counts anew."""
+    first, *_ = models.engines
+    first.turn(Sleep(5, 1, "abort"))
+    first.turn(Parked(0, 1))
+    first.turn(WakeUp(6, int(Part.ALL)))
+    first.turn()
+    assert models.states()[0] == AWAKE
+    first.kill_worker()  # the parked life, as it is to load
+    first.kill_worker()
+    first.turn()
+    if dies:
+        first.start()
+        first.turn(WakeUp(6, int(Part.ALL)))
+    for deaths in range(MOST_DEATHS - 1 + dies):
+        assert models.states()[0] == AWAKE, deaths
+        first.kill_worker()
+        first.turn()
+    assert models.states()[0] == ASLEEP and load_problem(first.context, 0) == PROBLEM
+    first.turn(Parked(0, 1))
+    assert SleepChanged(6, PROBLEM) in models.lanes["frontend-0"]
+
+
+def test_deaths_at_the_servers_start_are_not_counted() -> None:
+    made = Models(meets=False)
+    for _ in range(MOST_DEATHS + 1):
+        made.engines[0].kill_worker()
+        made.engines[0].turn()
+    assert made.states()[0] == AWAKE
+    made.close()
+
+
 @pytest.mark.parametrize("loads", [False, True])
 def test_deaths_are_of_one_loading(models: Models, loads: bool) -> None:
     """Those of one before, and those of workers that have a model, are not counted."""

@@ -23,7 +23,7 @@ WAKES, AWAKE = SleepState(idle=True), SleepState()
 class Models(Servers):
     """Three, of which one is loaded at a time: the first."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self, meets: bool = True, **more: Any) -> None:
         given = {"max_num_seqs": 4, "max_model_len": 256, "max_num_queued_reqs": 8, "models_max": 1, **more}
         config = make_config({**given, "also": ["org/second", "org/third"], "debug": True})
         self.blocks = 64
@@ -33,7 +33,8 @@ class Models(Servers):
         workers = [self.system.group_of(KINDS["worker"], engine) for engine in self.system.engines]
         self.lanes = {name: [] for name in (*self.system.schedulers, *workers, "frontend-0")}
         self.engines = [Engine(self, number) for number in self.system.engines]
-        self.engines[0].meet()
+        if meets:
+            self.engines[0].meet()
         for engine in self.engines[1:]:
             engine.turn(Parked(0, 1))
         self.table = self.engines[0].context.table

@@ -43,7 +43,7 @@ class Engine:
         memory = self.servers.memory
         if not first:
             self.context.close()
-        memory.raise_incarnation(memory.system.by_name[self.name])
+            memory.raise_incarnation(memory.system.by_name[self.name])
         self.context: Context = Context(memory.boot(memory.system.by_name[self.name]))
         self.context.post = self._post  # type: ignore[method-assign]
         self.steps.clear()

@@ -124,6 +124,19 @@ def test_one_whose_worker_dies_and_that_cannot_be_loaded_anew_sleeps_and_says_wh
     assert text(client, "later") == before
 
 
+def test_an_operators_wake_up_is_told_which_model_cannot_be_loaded(client: httpx.Client, folder: Path) -> None:
+    before, weights = text(client, "later"), folder / "later" / "model.safetensors"
+    assert client.post("/sleep", headers=ADMIN).status_code == 200
+    whole = weights.rename(folder / "whole")
+    weights.write_bytes(b"garbage" * 100)
+    answer = client.post("/wake_up", headers=ADMIN)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (503, "model", "model_not_loaded")
+    assert "`later`" in error["message"] and "model.safetensors is broken or cut off" in error["message"]
+    whole.rename(weights)
+    assert text(client, "later") == before
+
+
 def test_one_that_has_come_since_the_start_is_told_of(client: httpx.Client, folder: Path) -> None:
     (folder / "new").symlink_to(DEMO_FOLDER)
     assert "new" not in states(client)
