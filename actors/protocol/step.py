@@ -62,6 +62,7 @@ class KVLayout(msgspec.Struct, array_like=True, frozen=True):
     snapshots: int = 0  # for which there is room
     window: int = 0
     window_tables: int = 0
+    by_token: bool = False  # from states a row goes on by one token only, each a whole pass
 
     @property
     def plain(self) -> bool:

@@ -125,7 +125,7 @@ class Scheduler:
         self.pool = BlockPool(num_blocks, self.kv)
         windows = WindowTables(self.pool, layout, size, -(-self.table.max_tokens // size))
         count = min(layout.snapshots, self.kv.snapshots.count) if limits.prefix_caching else 0
-        snapshots = Snapshots(layout.states, count, self.kv.snapshots, size)
+        snapshots = Snapshots(layout, count, self.kv.snapshots, size)
         self.prefix = PrefixCache(self.table, self.pool, windows, snapshots, size, limits.prefix_caching)
         self.prefix.notes = self.notes
         self.planner = Planner(limits, self.chunk_size, self.batch, self.pool, self.waiting, self.prefix, self.kv)

@@ -68,6 +68,18 @@ def test_without_room_for_snapshots_nothing_is_found() -> None:
     assert bench.worker.saved == 0
 
 
+def test_steps_of_what_goes_on_by_token_are_short_behind_the_first_chunk() -> None:
+    """Each token is a pass, and a worker that computes them for minutes would be taken for one that hangs."""
+    bench = Bench(layout=KVLayout(states=True, by_token=True), max_num_batched_tokens=100)
+    ref = bench.submit(prompt := prompt_of(230), 2, ignore_eos=True)
+    counts = []
+    while bench.plan():
+        counts.append(sum(bench.planned[0].counts.tolist()))
+        bench.work()
+    assert counts == [100, *[snapshots.MOST_BY_TOKEN] * 4, 2, 1]
+    assert bench.answer(ref) == expected_answer(prompt, 2, ignore_eos=True)
+
+
 def test_without_a_prefix_cache_none_is_made() -> None:
     bench = Bench(layout=STATES, prefix_caching=False)
     assert answer(bench, prompt_of(61)) == answer(bench, prompt_of(61)) == 0

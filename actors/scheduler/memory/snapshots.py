@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 from actorserve.shm.kv_map.map import CachedKeys
 
+from ...protocol.step import KVLayout
 from ..batch import NEVER, Ints, RunningBatch
 from ..sequence import Sequence
 from .blocks import BlockPool
 
 INTERVAL = 512  # tokens
+MOST_BY_TOKEN = 32  # of a row in a step, each a pass: whoever computes a step hears nothing meanwhile
 
 
 class Save(NamedTuple):
@@ -35,9 +37,9 @@ class Save(NamedTuple):
 class Snapshots:
     """Those of one epoch. `needed`: the model has states, so that no prefix is of use without."""
 
-    def __init__(self, needed: bool, count: int, keys: CachedKeys, block_size: int) -> None:
+    def __init__(self, layout: KVLayout, count: int, keys: CachedKeys, block_size: int) -> None:
         """`keys` is the KV map's part."""
-        self.needed = needed
+        self.needed, self._by_token = layout.states, layout.by_token
         self.pool = BlockPool(count, keys)
         self.made_count = 0
         self._size = block_size
@@ -57,7 +59,10 @@ class Snapshots:
         return found[0]
 
     def cut(self, sequence: Sequence, computed: int, count: int) -> int:
-        """How many of its next `count` tokens may be computed at once: a step ends where a snapshot is wanted."""
+        """How many of its next `count` tokens may be computed at once: a step ends where a snapshot is wanted,
+        and is no longer than its worker may be deaf."""
+        if self._by_token and computed:
+            count = min(count, MOST_BY_TOKEN)
         if not self.pool.count or not sequence.cacheable:
             return count
         return min(count, self._next(sequence, computed) - computed)

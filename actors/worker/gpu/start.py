@@ -110,7 +110,7 @@ def _layout(runner: GpuRunner, plan: KVMemory) -> KVLayout:
     """How memory is kept, as the scheduler has to know."""
     window, tables = (0, 0) if plan.windows is None else (plan.windows.window, len(plan.windows.tables) - 1)
     if isinstance(runner, StatefulRunner):
-        return KVLayout(True, runner.states.snapshots, window, tables)
+        return KVLayout(True, runner.states.snapshots, window, tables, plan.by_token)
     return KVLayout(window=window, window_tables=tables)
 
 

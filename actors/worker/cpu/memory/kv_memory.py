@@ -87,4 +87,4 @@ def make_memory(
         return WorkerMemory(made, None, KVLayout(window=window, window_tables=tables))
     snapshots = plan.snapshots(config, room)
     states = RowStates(model.kv.states, config.max_num_seqs, snapshots, model.dtype)
-    return WorkerMemory(made, states, KVLayout(True, snapshots, window, tables))
+    return WorkerMemory(made, states, KVLayout(True, snapshots, window, tables, model.kv.by_token))
