@@ -75,8 +75,8 @@ def resolve_model(config: Config) -> ModelInfo:
     """
     use_cache(config.download_dir)
     folder, own = DEMO_FOLDER, config.tokenizer is None and not config.skip_tokenizer_init
+    weights = config.worker == "model" and config.load_format != "dummy"
     if config.model:
-        weights = config.worker == "model" and config.load_format != "dummy"
         folder = find_folder(
             config.model,
             config.revision,
@@ -86,7 +86,7 @@ def resolve_model(config: Config) -> ModelInfo:
             more=(CODE,) if config.trust_remote_code else (),
             form=form_of(config),
         )
-    return _look(config, as_read(config, without_gguf(config, folder, own)), False)
+    return _look(config, as_read(config, without_gguf(config, folder, own)), False, weights)
 
 
 def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:
@@ -115,8 +115,10 @@ def _end_tokens(config: Config, info: ModelInfo, tokenizer: Path) -> list[int]:
     return with_end_of(tokenizer, info.end_tokens, info.vocab_size)
 
 
-def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
-    """What the small files of a folder say; with `complete` all of them are there, and are to be enough."""
+def _look(config: Config, folder: Path, complete: bool, weights: bool = False) -> ModelInfo:
+    """What the small files of a folder say; with `complete` all of them are there, and are to be enough; with `weights`
+    these are there, too.
+    """
     check_folder(folder)
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
     if config.worker == "model" and config.runner != "pooling":
@@ -130,7 +132,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     if encoder is not None:
         pass
     elif pools(config, whole, folder):
-        pooling, longest = read_pooling(config, whole, text, folder, stored_shapes)
+        pooling, longest = read_pooling(config, whole, text, folder, stored_shapes if weights else None)
         vision = vision if pooling.base else None
     else:
         _check_decoder(whole)

@@ -56,9 +56,11 @@ def _writes_by_its_code(whole: Values) -> bool:
 
 
 def read_pooling(
-    config: Config, whole: Values, text: Values, folder: Path, shapes: Shapes
+    config: Config, whole: Values, text: Values, folder: Path, shapes: Shapes | None
 ) -> tuple[PoolingSpec, int | None]:
-    """How it pools, and the longest text by sentence-transformers' files. ConfigError says what cannot be."""
+    """How it pools, and the longest text by sentence-transformers' files. ConfigError says what cannot be. `shapes`
+    reads those of tensors, where there are weights.
+    """
     name = architecture_name(whole)
     options, found = read_pooler(config), read_modules(folder)
     if (dual := _of_two(config, whole, options, folder, found)) is not None:
@@ -78,7 +80,7 @@ def read_pooling(
     dense = found.dense if found and not head.kind else []
     by_token = bool(found and found.by_token)
     if name in COLBERT and not dense:
-        dense, by_token = [projection(folder, shapes)], True
+        dense, by_token = [projection(folder, whole, hidden, shapes)], True
     width = _width(dense, hidden * len(methods))
     tasks = _tasks(name, head.kind, base, not dense or dense[0].inputs == hidden)
     if by_token and not head.kind and not options.method:

@@ -13,7 +13,7 @@ SEQUENCE, TOKEN = "sequence", "token"  # what a head classifies
 class DenseSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A linear layer behind the pooling."""
 
-    folder: str
+    folder: str  # empty: its numbers are random
     inputs: int
     outputs: int
     bias: bool

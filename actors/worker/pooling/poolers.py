@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from torch.nn import functional
 
 from ...model.pooling.spec import CLS, LAST, MAX, MEAN, MEAN_SQRT, WEIGHTED_MEAN, DenseSpec, PoolingSpec
 from ...model.weights.places import PICKLED, SINGLE
+from ...model.weights.weight_files import read_weights
 from ...options.config import ConfigError
 from ...protocol.request import BY_TOKEN, CLASSIFY, NORMALIZE, SIGMOID, SOFTMAX, TOKEN_CLASSIFY, Pooling
+from ..models.weights import read_parts
+from ..torch_import import generator
 from ..transfer import sent
 
 # Of texts' hidden states [tokens, hidden] and ids: of each text scores of labels, or [tokens, labels].
@@ -38,24 +42,30 @@ class Dense:
 
 
 def load_dense(spec: DenseSpec, device: torch.device) -> Dense:
-    """With the weights of its folder, on the device."""
+    """With the weights of its folder, or random ones, on the device."""
+    if not spec.folder:
+        weight = torch.empty(spec.outputs, spec.inputs).normal_(0, 0.02, generator=generator(0))
+        return Dense(spec, weight.to(device), None)
     tensors = _tensors(Path(spec.folder))
     if DENSE_WEIGHT not in tensors:
         raise ConfigError(f"model: the weights in {spec.folder} lack {DENSE_WEIGHT}")
-    own = {name: tensors[name].to(device, torch.float32) for name in (DENSE_WEIGHT, DENSE_BIAS) if name in tensors}
+    own = {name: tensor.to(device, torch.float32) for name, tensor in tensors.items()}
     return Dense(spec, own[DENSE_WEIGHT], own.get(DENSE_BIAS))
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
-    try:
-        if (folder / SINGLE).is_file():
-            from safetensors.torch import load_file
-
-            return load_file(folder / SINGLE)
-        found: dict[str, Tensor] = torch.load(folder / PICKLED, map_location="cpu", weights_only=True)
-    except Exception as error:  # of files that come from strangers
-        raise ConfigError(f"model: the weights in {folder} cannot be read: {str(error).splitlines()[0]}") from None
-    return found
+    """The layer's alone, which may lie among all of a model."""
+    old = folder / PICKLED
+    if not (folder / SINGLE).is_file() and old.is_file() and not zipfile.is_zipfile(old):  # PyTorch's before 1.6
+        try:
+            found: dict[str, Tensor] = torch.load(old, map_location="cpu", weights_only=True)
+        except Exception as error:  # of files that come from strangers
+            raise ConfigError(f"model: the weights in {folder} cannot be read: {str(error).splitlines()[0]}") from None
+        return {name: found[name] for name in (DENSE_WEIGHT, DENSE_BIAS) if name in found}
+    stored = read_weights(folder)
+    homes = {name: stored[name].home(name) for name in (DENSE_WEIGHT, DENSE_BIAS) if name in stored}
+    read = read_parts(homes)
+    return {name: read(name, slice(None), None) for name in homes}
 
 
 class Pooler:

@@ -67,8 +67,8 @@ def test_a_model_of_pylates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["HF_ColBERT", "ColBERTModel"])
-@pytest.mark.parametrize("pickled", [False, True])
-def test_a_model_of_its_authors(tmp_path: Path, name: str, pickled: bool) -> None:
+@pytest.mark.parametrize("form", ["safetensors", "pickled", "several files"])
+def test_a_model_of_its_authors(tmp_path: Path, name: str, form: str) -> None:
     """The layer lies among the weights, and config.json names nothing but the architecture."""
     import torch
     from safetensors.torch import load_file, save_file
@@ -80,9 +80,17 @@ def test_a_model_of_its_authors(tmp_path: Path, name: str, pickled: bool) -> Non
     file = tmp_path / "model.safetensors"
     layer = torch.randn(12, hidden[0].shape[1], generator=torch.Generator().manual_seed(3))
     weights = {f"bert.{own}": tensor for own, tensor in load_file(file).items()} | {"linear.weight": layer}
-    if pickled:
+    if form == "pickled":
         file.unlink()
         torch.save(weights, tmp_path / "pytorch_model.bin")
+    elif form == "several files":
+        file.unlink()
+        parts = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+        save_file({"linear.weight": weights.pop("linear.weight")}, tmp_path / parts[1], {"format": "pt"})
+        save_file(weights, tmp_path / parts[0], {"format": "pt"})
+        places = dict.fromkeys(weights, parts[0]) | {"linear.weight": parts[1]}
+        index = {"metadata": {}, "weight_map": places}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     else:
         save_file(weights, file, {"format": "pt"})
     found = [one @ layer.numpy().T for one in hidden]
@@ -98,6 +106,17 @@ def test_a_model_of_its_authors_without_the_layer(tmp_path: Path) -> None:
     about.write_text(json.dumps({**json.loads(about.read_text()), "architectures": ["HF_ColBERT"]}))
     with pytest.raises(ValueError, match=r"lacks linear\.weight"):
         make(tmp_path)
+
+
+@pytest.mark.parametrize(("said", "width"), [({}, 128), ({"dim": 12}, 12)])
+def test_a_model_of_its_authors_without_weights(tmp_path: Path, said: dict[str, int], width: int) -> None:
+    write_model("bert", tmp_path)
+    about = tmp_path / "config.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "architectures": ["HF_ColBERT"], **said}))
+    (tmp_path / "model.safetensors").unlink()
+    with make(tmp_path, load_format="dummy") as llm:
+        (rows,) = llm.encode(QUERY, use_tqdm=False)
+        assert rows.outputs.data.shape[1] == width and np.ptp(rows.outputs.data) > 0
 
 
 def test_a_layer_beside_which_its_input_goes_on(tmp_path: Path) -> None:

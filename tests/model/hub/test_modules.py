@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from actorserve.actors.model.checks.model import find_model
+from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
 from tests.model.hub.served import NAME, Hub, refusal
 from tests.support.models.dual_encoders import write_clip_modules, write_dual_encoder
@@ -33,6 +37,17 @@ def test_dense_layers_of_sentence_transformers(hub: Hub, here: Path) -> None:
     }
     model = find_model(make_config({"model": NAME, "device": "cpu"}))
     assert model.pooling is not None and (Path(model.pooling.dense[0].folder) / "model.safetensors").is_file()
+
+
+def test_a_colbert_whose_layer_lies_among_the_weights(here: Path, hub: Hub) -> None:
+    """How wide its vectors are is known when these have come."""
+    layer = {"linear.weight": np.zeros((12, 32), np.float32)}
+    about = {"architectures": ["HF_ColBERT"], "model_type": "bert", "vocab_size": 512, "hidden_size": 32}
+    hub.files["config.json"] = json.dumps({**about, "max_position_embeddings": 64}).encode()
+    hub.files["model.safetensors"] = save(layer)
+    model = resolve_model(make_config({"model": NAME, "device": "cpu"}))
+    assert model.pooling is not None and (model.pooling.width, model.pooling.dense[0].outputs) == (12, 12)
+    assert (Path(model.pooling.dense[0].folder) / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(

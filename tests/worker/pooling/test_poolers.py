@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
 import torch
 
-from actorserve.actors.model.pooling.spec import METHODS, PoolingSpec
+from actorserve.actors.model.pooling.spec import METHODS, DenseSpec, PoolingSpec
 from actorserve.actors.protocol.request import (
     CLASSIFY,
     EMBED,
@@ -17,7 +19,7 @@ from actorserve.actors.protocol.request import (
     TOKEN_EMBED,
     Pooling,
 )
-from actorserve.actors.worker.pooling.poolers import Pooler
+from actorserve.actors.worker.pooling.poolers import CPU, Pooler, load_dense
 
 WANTED = [
     Pooling(EMBED, activation=NORMALIZE),
@@ -56,3 +58,12 @@ def test_prompts_that_want_the_same_are_pooled_together() -> None:
                 torch.testing.assert_close(one, other)
             assert dense.call_count == 4, "vectors, shorter ones, and those of tokens text by text"
             assert head.call_count == 2, "labels, and those of tokens"
+
+
+@pytest.mark.parametrize("as_zip", [False, True])
+def test_a_layer_of_a_pickled_file(tmp_path: Path, as_zip: bool) -> None:
+    """The first models of sentence-transformers have it as PyTorch wrote it before 1.6."""
+    layer = {"linear.weight": torch.arange(8.0).view(2, 4), "linear.bias": torch.ones(2)}
+    torch.save(layer, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=as_zip)
+    spec = DenseSpec(folder=str(tmp_path), inputs=4, outputs=2, bias=True, activation="Identity")
+    assert load_dense(spec, CPU)(torch.eye(4)[1]).tolist() == [2, 6]
