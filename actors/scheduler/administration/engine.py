@@ -85,12 +85,18 @@ class EngineAdministration:
         """Are its workers without a model, on an operator's word?"""
         return self._sleep.state.is_parked
 
+    @property
+    def _waits_to_be_asked(self) -> bool:
+        """Does its model sleep until it is asked for, or did before an operator let it sleep?"""
+        own = self._sleep.state
+        return self._context.config.loads_when_asked and (own.unasked or (own.idle and own.is_parked))
+
     def handle(self, message: Sleep | WakeUp | Parked | Unloadable | CallWorkers | MethodCalled | Profile) -> bool:
         """One message; it may come twice. True if the worker is not to be reckoned with any more."""
         match message:
             case Sleep():
                 return self._begin(message)
-            case WakeUp() if self._sleep.state.unasked and not message.loads:
+            case WakeUp() if self._waits_to_be_asked and not message.loads:
                 self._sleep_until_asked(message)
             case WakeUp() if self._residency.is_on and self._sleep.is_asleep:
                 self._wakes[message.call] = message
@@ -120,7 +126,7 @@ class EngineAdministration:
         if message.mode == "abort":
             for ref in list(scheduler.sequences):
                 scheduler.end(ref, Finish.ABORT)
-        unasked = self._context.config.loads_when_asked and (own.unasked or (own.idle and own.is_parked))
+        unasked = self._waits_to_be_asked
         wanted = SleepState(message.level, refuses=message.refuses, wait_s=message.wait_s, unasked=unasked)
         if message.idle:
             wanted = own if is_operators else UNTIL_ASKED
@@ -144,8 +150,10 @@ class EngineAdministration:
         self._tell_workers(LookAtSleep())
 
     def _sleep_until_asked(self, message: WakeUp) -> None:
-        """As before an operator let it sleep, too: it has no place among those that are loaded."""
-        if Part.KV in Part(message.parts):
+        """As before an operator let it sleep, too: it has no place among those that are loaded. Who says so again is
+        answered again.
+        """
+        if self._sleep.state.unasked and Part.KV in Part(message.parts):
             self._sleep.fall_asleep(UNTIL_ASKED)
             self._idle.forget()
         self._context.post(f"frontend-{frontend_of_call(message.call)}", SleepChanged(message.call))

@@ -92,7 +92,7 @@ def test_one_that_cannot_be_loaded_ends_what_it_was_to_be_loaded_for_and_its_pla
     ref = models.submit(1)
     first.turn()
     first.turn(Parked(0, 1))
-    second.turn(WakeUp(7, int(Part.ALL)))
+    second.turn(WakeUp(7, int(Part.ALL), loads=True))
     assert models.states() == [ASLEEP, WAKES, ASLEEP]
     waits = models.submit(2)
     failed = Unloadable(0, "it is broken")
@@ -163,7 +163,7 @@ def test_one_that_kills_its_workers_sleeps_on_before_the_server_ends(
     assert models.states() == [ASLEEP, ASLEEP, WAKES] and third.refs == {waits}, "its place is free"
     again = models.submit(1)
     assert models.table.finish(again) == Finish.UNLOADABLE and not second.refs, "it is not tried for a while"
-    second.turn(WakeUp(7, int(Part.ALL)))
+    second.turn(WakeUp(7, int(Part.ALL), loads=True))
     assert SleepChanged(7, PROBLEM) in models.lanes["frontend-0"] and models.states()[1] == ASLEEP
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + REST_S + 1)

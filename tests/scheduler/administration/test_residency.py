@@ -142,6 +142,17 @@ def test_who_slept_by_itself_before_an_operators_sleep_does_again_when_that_ends
     assert models.states() == [ASLEEP, AWAKE, ASLEEP] and second.refs == {ref}
 
 
+def test_a_wake_up_that_comes_twice_loads_no_model_that_nobody_asked_for(models: Models) -> None:
+    first, second, _ = models.engines
+    second.turn(Sleep(5, 1, "abort"), Parked(0, 1))
+    for call in (6, 6, 7):
+        models.lanes["frontend-0"].clear()
+        second.turn(WakeUp(call, int(Part.ALL)))
+        assert models.lanes["frontend-0"] == [SleepChanged(call)]
+        first.turn()
+        assert models.states() == [AWAKE, ASLEEP, ASLEEP]
+
+
 def test_a_successor_of_one_that_waits_finds_that(models: Models) -> None:
     first, second, _ = models.engines
     ref = models.submit(1)
@@ -169,7 +180,7 @@ def test_a_place_is_found_by_one_alone(models: Models) -> None:
 
 def test_an_operators_load_waits_for_a_place_too_and_is_answered_when_it_computes(models: Models) -> None:
     first, _, third = models.engines
-    third.turn(WakeUp(5, int(Part.ALL)))
+    third.turn(WakeUp(5, int(Part.ALL), loads=True))
     first.turn()
     first.turn(Parked(0, 1))
     assert models.states() == [ASLEEP, ASLEEP, ASLEEP] and not models.lanes["frontend-0"]
