@@ -116,8 +116,10 @@ class Administration:
         return await self._found.unserved()
 
     def is_sleeping(self) -> bool:
-        """Does an engine sleep, or is it to? A model that is loaded once it is asked for does not meanwhile."""
-        return self._watch.is_on(by_itself=not self._watch.loads_some)
+        """Does an engine sleep by an operator's word, or is it to, or does each model by itself? A model that is loaded
+        once it is asked for does not meanwhile.
+        """
+        return self._watch.is_on(by_itself=False) or (not self._watch.loads_some and self._watch.all_are_on)
 
     def sleeps_until_woken(self) -> bool:
         """And by nothing but an operator's word?"""

@@ -23,6 +23,11 @@ class SleepWatch:
         """Does an engine sleep, or is it to? `by_itself`: also one that has fallen asleep so, and wakes so."""
         return any((state := word.state).is_on and (by_itself or not state.idle) for word in self._words)
 
+    @property
+    def all_are_on(self) -> bool:
+        """Does each model sleep, or is to, whether by itself or not?"""
+        return all(any(self._words[engine].state.is_on for engine in one.engines) for one in self._models)
+
     def engines_to_wake(self) -> list[int]:
         """Which an operator's word wakes: all, or where models are loaded once they are asked for, those that do not
         sleep for want of that.

@@ -49,6 +49,16 @@ def text(client: httpx.Client, model: str, **more: Any) -> str:
     return str(answer.json()["choices"][0]["text"])
 
 
+def test_the_server_sleeps_once_all_of_its_models_do(client: httpx.Client) -> None:
+    said = []
+    for model in (SECOND, FIRST):
+        tell(client, "unload", model)
+        asleep = client.get("/is_sleeping", headers=ADMIN).json()["is_sleeping"]
+        said.append((asleep, client.get("/props").json()["is_sleeping"]))
+    assert said == [(False, False), (True, True)]
+    assert text(client, FIRST) == text(client, SECOND)
+
+
 def test_the_list_tells_their_sizes(client: httpx.Client) -> None:
     said = json.loads((DEMO_FOLDER / "config.json").read_text())
     for card in client.get("/models").json()["data"]:
