@@ -25,7 +25,7 @@ from actorserve.shm.weights import WeightsRecord
 
 from ..model.forms import as_read
 from ..model.gguf.folder import gguf_tensors
-from ..options.config import ConfigError
+from ..options.config import ConfigError, PassingError
 from ..protocol.messages import Hello, ToWorker
 from ..protocol.sockets.keeper_wire import KEEPER
 from ..protocol.topics.administration import CallMethod, LookAtSleep, MethodCalled, Parked, Unloadable
@@ -103,7 +103,8 @@ Made = TypeVar("Made")
 def load_weights(context: Context, load: Callable[[Context], Made]) -> Made | ParkedWorker:
     """What `load` makes of the model with the weights that it is to have now. Where these are not the served model's
     own and cannot be loaded, nobody dies of it: the scheduler goes back to those before. Nor where they are those of
-    one of several models, and this is not the server's start: it sleeps until it is asked for.
+    one of several models, and this is not the server's start: it sleeps until it is asked for. What may be had at the
+    next try is tried so, where the model was not asleep.
     """
     generation, folder = WeightsRecord(context.files["weights"], context.spec.engine).read()
     try:
@@ -115,6 +116,8 @@ def load_weights(context: Context, load: Callable[[Context], Made]) -> Made | Pa
     except ConfigError as error:
         if not (folder or (len(context.system.models) > 1 and context.incarnation > 1)):
             raise
+        if not folder and isinstance(error, PassingError) and not sleep_word(context).state.wakes:
+            raise  # streams of the life before go on in the next one (scheduler/administration/loading.py)
         context.log.error("%s", error)
         return ParkedWorker(context, Unloadable(generation, str(error)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,12 @@ from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo
 from actorserve.actors.model.weights.places import weight_files
 from actorserve.actors.model.weights.replacement import find_weights
-from actorserve.actors.options.config import Config, ConfigError, make_config
+from actorserve.actors.options.config import Config, ConfigError, PassingError, make_config
+from actorserve.actors.protocol.topics.administration import Unloadable
+from actorserve.actors.worker import parked
 from actorserve.actors.worker.parked import load_weights
+from actorserve.shm.kv_map.layout import HEADER_BYTES
+from actorserve.shm.kv_map.sleep import SleepState, SleepWord
 from actorserve.shm.weights import WeightsRecord
 from tests.support.models.dual_encoders import write_clip_modules, write_dual_encoder
 from tests.support.models.gguf.files import tiny_model
@@ -122,3 +127,30 @@ def test_a_folder_of_links_has_other_weights_once_they_lead_elsewhere(folders: P
         link.unlink()
         link.symlink_to(weights)
         assert (loaded(config, model, link.parent) / link.name).resolve() == Path(weights)
+
+
+@pytest.mark.parametrize(("error", "wakes"), [(PassingError, False), (PassingError, True), (ConfigError, False)])
+def test_what_may_be_had_at_the_next_try_is_tried_so_where_streams_wait(
+    error: type[ConfigError], wakes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one of several models, behind a death of its worker. A model that wakes is told at once why it cannot."""
+    memory = mmap.mmap(-1, HEADER_BYTES)
+    SleepWord(memory, 0).state = SleepState(idle=wakes)
+    context: Any = SimpleNamespace(
+        files={"weights": WeightsRecord.create(1)},
+        log=logging.getLogger("worker"),
+        spec=SimpleNamespace(engine=0),
+        segment=SimpleNamespace(map=memory),
+        system=SimpleNamespace(models=[None, None], kv_map_offsets=[0]),
+        incarnation=2,
+    )
+    monkeypatch.setattr(parked, "ParkedWorker", lambda _, failed: failed)
+
+    def load(_: Any) -> Any:
+        raise error("no memory is free")
+
+    if error is PassingError and not wakes:
+        with pytest.raises(PassingError):
+            load_weights(context, load)
+    else:
+        assert load_weights(context, load) == Unloadable(0, "no memory is free")
