@@ -212,6 +212,9 @@ def _adapted(config: Config, model: ModelInfo) -> Facts:
 
     known, kv, dtype, quantised, may_free = facts(config, model)
     yield known
+    if (tower := _tower_size(config, model)) is not None:
+        yield {"way": f"{known['way']}, and a tower of {tower:,} parameters"}
+        yield {"weights_bytes": known["weights_bytes"] + tower * dtype.itemsize}
     kind = kv_type_on_cpu(config, str(dtype).removeprefix("torch."), quantised)
     yield from _memory_on_cpu(config, model, [kv], dtype, kind, may_free)
 

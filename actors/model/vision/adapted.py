@@ -1,6 +1,6 @@
 """Models that see whose text part is computed by layers of transformers: what there is of eyes.
 
-They see on a CPU, in one worker; elsewhere they go on with texts alone.
+They see on a CPU, in one worker, beside no draft model; elsewhere they go on with texts alone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...options.config import Config
 from ...options.objects.media import processor_kwargs
+from ...options.objects.speculative import LookupOptions, read_speculative
 from ..config_json import TRANSFORMERS, architecture_name
 from ..memory.machine import may_have_gpu
 from ..values import Values, read_json
@@ -27,7 +28,9 @@ def adapted_vision(config: Config, whole: Values, folder: Path) -> VisionSpec | 
     if architecture_name(whole) != ARCHITECTURE or whole.object(SEES) is None or text is None:
         return None
     divided = config.tensor_parallel_size > 1 or config.pipeline_parallel_size > 1
-    if config.model_impl == TRANSFORMERS or divided or (config.device != "cpu" and may_have_gpu()):
+    if config.model_impl == TRANSFORMERS or divided or not isinstance(read_speculative(config), LookupOptions | None):
+        return None
+    if config.device != "cpu" and may_have_gpu():
         return None
     together = text.text("use_bidirectional_attention") == "vision"
     place = whole.whole("image_token_id", 0, LARGEST)

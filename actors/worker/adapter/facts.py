@@ -16,6 +16,7 @@ from .checkpoint.stored import Source
 from .hollow import hollow
 from .load import describe_adapted, types_of
 from .model import describe, reads_windows_alone
+from .pictures import drop_towers
 from .probe import Traits
 
 
@@ -33,6 +34,8 @@ def facts(config: Config, info: ModelInfo) -> AdaptedFacts:
     """About a model that layers of transformers compute."""
     found, traits, shell = describe_adapted(config, info)
     whole = shell if found.part is None else hollow(found.make)
+    if info.vision is not None:
+        drop_towers(shell)
     kept = types_of(config, info, found)
     dtype, method = kept.dtype, kept.method
     name = str(dtype).removeprefix("torch.")

@@ -107,10 +107,10 @@ class AdaptedModel:
         """See Decoder."""
         if self.tier is Tier.FLAT:
             own_attention = self._attention(kv, [attention.spans]) if isinstance(attention, Spans) else attention
+            attends = own_attention if self.pictures is None else self.pictures.begin(self.step, own_attention)
             seeing = self.step is not None and self.step.at is not None
             if not seeing and (done := self._at_once(ids, positions, slots, own_attention)) is not None:
                 return done
-            attends = own_attention if self.pictures is None else self.pictures.begin(self.step, own_attention)
             return self._pass(ids[None], positions[None], PagedStep(self.traits, kv, slots, attends))[0]
         assert not isinstance(attention, StepAttention)
         tables = [attention.spans] if isinstance(attention, Spans) else attention.spans

@@ -42,7 +42,7 @@ class GivenPictures:
             embedded[0, self._step.at] = self._step.rows.to(embedded.dtype)
 
 
-def drop_towers(model: PreTrainedModel) -> None:
+def drop_towers(model: nn.Module) -> None:
     """What sees and hears is made apart, in floats (../vision/tower.py)."""
     for part in list(model.modules()):
         for name in TOWERS:

@@ -22,7 +22,7 @@ from actorserve.actors.media.processors import make_processors
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import MediaSource
-from tests.support.models.vision.families import EVERY, checkpoint
+from tests.support.models.vision.families import ADAPTED, EVERY, checkpoint
 from tests.support.models.vision.films import film
 from tests.support.models.vision.reference import Prompt, Reference, picture
 from tests.support.runs.original import Imports
@@ -30,6 +30,7 @@ from tests.support.server import Server
 from tests.support.streams.cases import CHAT
 from tests.support.streams.pieces import Pieces, answer_of, post
 
+QUESTION = "What is the capital?"
 ANSWER = 12
 QUICK = "qwen3_vl"
 SIZES = [(40, 28), (24, 52), (32, 32)]
@@ -71,7 +72,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
     yield from serve(QUICK, tmp_path_factory.mktemp("seeing"), "--enable-lora")
 
 
-def messages(seeds: list[int], text: str = "What is the capital?") -> list[Any]:
+def messages(seeds: list[int], text: str = QUESTION) -> list[Any]:
     content: list[dict[str, Any]] = []
     for seed in seeds:
         file = io.BytesIO()
@@ -81,10 +82,10 @@ def messages(seeds: list[int], text: str = "What is the capital?") -> list[Any]:
     return [{"role": "user", "content": [*content, {"type": "text", "text": text}]}]
 
 
-def ask(client: openai.OpenAI, model: str, seeds: list[int], count: int = ANSWER) -> Any:
+def ask(client: openai.OpenAI, model: str, seeds: list[int], count: int = ANSWER, text: str = QUESTION) -> Any:
     more = {"ignore_eos": True, "return_token_ids": True}
     return client.chat.completions.create(
-        model=model, messages=messages(seeds), max_tokens=count, temperature=0, extra_body=more
+        model=model, messages=messages(seeds, text), max_tokens=count, temperature=0, extra_body=more
     )
 
 
@@ -232,8 +233,13 @@ def test_a_stream_is_the_whole_text_also_where_another_server_goes_on_with_it(se
 
 
 def test_the_same_picture_hits_and_another_misses(seeing: Seeing) -> None:
+    check_hits(seeing)
+
+
+def check_hits(seeing: Seeing) -> None:
     def cached(seed: int) -> int:
-        details = ask(seeing.client(), seeing.name, [seed, 4]).usage.prompt_tokens_details
+        text = QUESTION * 12  # a prefix that ends in no picture, for those of whom none may
+        details = ask(seeing.client(), seeing.name, [seed, 4], text=text).usage.prompt_tokens_details
         return int(details.cached_tokens if details else 0)
 
     assert cached(10) == 0
@@ -347,6 +353,17 @@ def test_texts_of_each_family(family: str, tmp_path: Path) -> None:
     for seeing in serve(family, tmp_path):
         for seeds in ([], [0], [1, 2]):
             check(seeing, seeds)
+        if family in ADAPTED:
+            check_hits(seeing)
+
+
+@pytest.mark.slow
+def test_two_workers_read_texts_alone(tmp_path: Path) -> None:
+    for seeing in serve("gemma4_together", tmp_path, "--tensor-parallel-size", "2"):
+        check(seeing, [])
+        with pytest.raises(openai.BadRequestError):
+            ask(seeing.client(), seeing.name, [0])
+        check(seeing, [])
 
 
 @pytest.mark.slow

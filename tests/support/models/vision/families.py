@@ -283,7 +283,7 @@ ADAPTED["gemma4_together"] = GEMMA4._replace(  # as 31B: tokens of a picture see
     config={"model_type": "gemma4"},
     text={
         **{**GEMMA4.text, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0},
-        **{"use_bidirectional_attention": "vision", "attention_k_eq_v": True},
+        **{"use_bidirectional_attention": "vision", "attention_k_eq_v": True, "num_global_key_value_heads": 2},
     },
 )
 EVERY = {**FAMILIES, **ADAPTED}

@@ -1,0 +1,65 @@
+"""Models that see whose text part is computed by layers of transformers: where they see, and what `check` counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.quantization import METHODS
+from actorserve.actors.model.vision import adapted
+from actorserve.actors.worker.inspection import inspect
+from tests.support.models.vision.families import ADAPTED, checkpoint
+from tests.support.models.vision.reference import Reference
+from tests.worker.driver import config_for
+
+FLOAT = 4
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("adapted")
+
+
+@pytest.mark.parametrize("family", ADAPTED)
+def test_it_sees_in_one_worker_on_a_cpu(family: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = checkpoint(family, root)
+
+    def seen(**options: Any) -> bool:
+        info = resolve_model(config_for(folder, **options))
+        assert (info.vision is not None) == ("image" in info.media)
+        return info.vision is not None
+
+    monkeypatch.setattr(adapted, "may_have_gpu", lambda: False)
+    assert seen() and seen(speculative_config=json.dumps({"method": "ngram", "num_speculative_tokens": 2}))
+    assert not seen(tensor_parallel_size=2)
+    assert not seen(model_impl="transformers")
+    assert not seen(speculative_config=json.dumps({"model": str(folder), "num_speculative_tokens": 2}))
+    monkeypatch.setattr(adapted, "may_have_gpu", lambda: True)
+    assert not seen() and seen(device="cpu")
+
+
+@pytest.mark.parametrize("family", ADAPTED)
+def test_what_check_counts_is_the_text_part_and_the_tower_in_floats(family: str, root: Path) -> None:
+    folder = checkpoint(family, root)
+
+    def counted(**options: Any) -> int:
+        config = config_for(folder, device="cpu", **options)
+        facts = {name: value for part in inspect(config, resolve_model(config)) for name, value in part.items()}
+        return int(facts["weights_bytes"])
+
+    whole = Reference(family, folder).model
+    here = [weight.numel() for name, weight in whole.named_parameters() if "audio" not in name]
+    head = whole.get_output_embeddings()
+    tied = head.weight.numel() if head.weight is whole.get_input_embeddings().weight else 0
+    floats = counted()
+    assert floats == FLOAT * (sum(here) + tied)
+    products = [part for part in whole.model.language_model.modules() if isinstance(part, nn.Linear)]
+    multiplied = sum(part.weight.numel() for part in (*products, head))
+    each = METHODS["int8"].bytes_per_weight
+    assert each is not None
+    assert floats - counted(quantization="int8") == pytest.approx(multiplied * (FLOAT - each), abs=2)
