@@ -223,7 +223,8 @@ class Api:
                 beside |= {name: has_come(why) for name, why in since.items()}
             found = [unserved(name, how, self.settings.created) for name, how in beside.items()]
             cards += [card for card in found if account is None or account.may_ask_for(card["id"])]
-        ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]} if cards else {}
+        first, last = (cards[0]["id"], cards[-1]["id"]) if cards else (None, None)
+        ends = {"first_id": first, "last_id": last}
         return json_response({"object": "list", "data": cards, "models": models, **ends, "has_more": False})
 
     async def model(self, request: web.Request) -> web.Response:

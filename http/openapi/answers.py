@@ -297,8 +297,8 @@ class ModelList(Said):
     object: Literal["list"]
     data: list[ModelCard]
     models: list[ListedModel]
-    first_id: str
-    last_id: str
+    first_id: str | None
+    last_id: str | None
     has_more: bool
 
 

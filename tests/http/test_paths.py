@@ -65,6 +65,7 @@ async def test_models(served: Served) -> None:
     for endpoint, count in (("chat", 2), ("generate", 0), ("embed", 0)):
         found = (await served.ask("GET", f"/v1/models?endpoint={endpoint}")).json
         assert len(found["data"]) == len(found["models"]) == count, endpoint
+        assert (found["first_id"], found["last_id"]) == (("tiny", "alias/name") if count else (None, None))
     answer = await served.ask("GET", "/v1/models/other")
     assert answer.status == 404 and answer.error["code"] == "model_not_found"
 

@@ -156,7 +156,7 @@ def test_a_prompt_of_a_model_that_goes_on_by_token_is_one_pass(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which snapshots would cut, and each token behind the first cut is a pass."""
-    write_tiny(name, tmp_path)
+    write_tiny(name, tmp_path, max_position_embeddings=1024)
     monkeypatch.setattr(engine_model, "MAX_TOKENS", 1024)
     sizes = {"max_model_len": 1024, "max_num_batched_tokens": 640}
     model, config = load(tmp_path, model_impl="transformers", device="cpu", **sizes)

@@ -49,6 +49,7 @@ TWO: dict[str, Any] = {"num_hidden_layers": 2, "layer_types": ["linear_attention
 FIELDS: dict[str, dict[str, Any]] = {  # kinds have a layer of each sort, where that is all that there is to be said
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"), TWO),
     "recurrent_gemma": {"num_hidden_layers": 6, "attention_window_size": 20},  # of which the third and the last attend
+    "jamba": {"max_position_embeddings": 1024},  # longer prompts than those of the others
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
 }
 
