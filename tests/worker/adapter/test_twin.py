@@ -137,7 +137,7 @@ def test_all_rows_go_through_it_at_once(name: str) -> None:
 def test_answers_are_those_of_generate(name: str, tmp_path: Path) -> None:
     """Of sequences that are preempted, where they have the time to grow, and found again by their prefix."""
     kind, fields = PUBLISHED[name]
-    row = examine(kind, tmp_path / "model", 20, fields)
+    row = examine(kind, tmp_path / "model", 32, fields)
     assert (row.result, row.way) == ("equal", "flat") and row.preempted and row.cached, row
 
 

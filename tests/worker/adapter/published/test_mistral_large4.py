@@ -31,7 +31,6 @@ INDEXERS = 4  # one layer of so many chooses tokens
 IN_BLOCKS = re.compile(
     r"layers\.\d+\.(attention\.(wq|wo|wkv_b)|(feed_forward|(shared_)?experts(\.\d+)?)\.w[123])\.weight"
 )
-SHORT = 12  # tokens of an answer, of which memory runs out
 
 
 def sources() -> list[int]:
@@ -106,8 +105,8 @@ def test_logits_are_those_of_the_whole_model(model: Any, folder: Path) -> None:
 
 def test_answers_in_a_crowd_are_those_of_generate(model: Any, folder: Path) -> None:
     """In chunks, preempted, and once more by their prefixes."""
-    rounds, preempted, cached, way = served(folder, SHORT, **tight(folder))
-    assert rounds == [generated(model, SHORT)] * 2
+    rounds, preempted, cached, way = served(folder, **tight(folder))
+    assert rounds == [generated(model)] * 2
     assert preempted and cached and way == "single"
 
 

@@ -55,7 +55,6 @@ PARTS = {  # of layers, as transformers calls them, and as they are published
     ".mlp.gate.weight": ".moe.gate.weight",
     ".mlp.gate.e_score_correction_bias": ".moe.router_bias",
 }
-SHORT = 10  # tokens of an answer
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +111,8 @@ def test_logits_are_those_of_the_whole_model(whole: Any, folder: Path) -> None:
 
 def test_answers_in_a_crowd_are_those_of_generate(whole: Any, folder: Path) -> None:
     """In chunks, preempted, and once more by their prefixes."""
-    rounds, preempted, cached, way = served(folder, SHORT, **tight(folder))
-    assert rounds == [generated(whole, SHORT)] * 2
+    rounds, preempted, cached, way = served(folder, **tight(folder))
+    assert rounds == [generated(whole)] * 2
     assert preempted and cached and way == "flat"
 
 
