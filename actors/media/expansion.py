@@ -83,6 +83,11 @@ def _gemma4_embeds(told: ExpansionInput, token: str, count: int) -> str:
     return f"{begin}{token * count}{end}"
 
 
+def _gemma4_sound(told: ExpansionInput, token: str) -> str:
+    begin, end = told.token("boa_token", "<|audio>"), told.token("eoa_token", "<audio|>")
+    return f"{begin}{_sound(told, token)}{end}"
+
+
 def _sound(told: ExpansionInput, token: str) -> str:
     return token * int(told.outputs["count"])
 
@@ -214,7 +219,8 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
         )
     },
     "gemma4": {
-        IMAGE: Expansion("<|image|>", "image_token", ("<|image|>", "image_token"), _gemma4, embeds=_gemma4_embeds)
+        IMAGE: Expansion("<|image|>", "image_token", ("<|image|>", "image_token"), _gemma4, embeds=_gemma4_embeds),
+        AUDIO: Expansion("<|audio|>", "audio_token", ("<|audio|>", "audio_token"), _gemma4_sound),
     },
     "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, embeds=_llava_embeds)},
     "llava_next": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava_next, embeds=_one_by_one)},

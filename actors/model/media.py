@@ -14,7 +14,8 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "qwen2_5_vl": (IMAGE, VIDEO),
     "qwen3_vl": (IMAGE, VIDEO),
     "qwen3_vl_moe": (IMAGE, VIDEO),
-    **dict.fromkeys(("gemma3", "gemma4"), (IMAGE,)),
+    "gemma3": (IMAGE,),
+    "gemma4": (IMAGE, AUDIO),
     "llava": (IMAGE,),
     "llava_next": (IMAGE,),
     "mistral3": (IMAGE,),
@@ -46,4 +47,6 @@ def modalities_of(values: dict[str, Any], architecture: str) -> list[str]:
     """What a model takes beside texts, of config.json."""
     if not architecture.endswith(WHOLE):
         return []
-    return list(MODALITIES.get(str(values.get("model_type")), ()))
+    found = MODALITIES.get(str(values.get("model_type")), ())
+    deaf = IMAGE in found and not isinstance(values.get("audio_config"), dict)
+    return [one for one in found if one != AUDIO or not deaf]

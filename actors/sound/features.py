@@ -25,7 +25,8 @@ class LogMel:
         """`samples` of a window."""
         self.n_fft, self.hop, self.rate, self.samples = n_fft, hop, rate, samples
         self._window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)
-        self._filters = _filters(mels, n_fft // 2 + 1, rate)
+        hertz = _to_hertz(np.linspace(0.0, _to_mel(HIGHEST_HZ), mels + 2))
+        self._filters = triangles(hertz, n_fft // 2 + 1, rate) * (2.0 / (hertz[2:] - hertz[:-2]))
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
         """float32 [mels, frames] of up to a window of samples."""
@@ -51,14 +52,13 @@ class LogMel:
         yield np.stack([((np.maximum(one, most - RANGE) + 4.0) / 4.0).astype(np.float32) for one in logs])
 
 
-def _filters(mels: int, bins: int, rate: int) -> np.ndarray:
-    """[bins, mels]."""
-    hertz = _to_hertz(np.linspace(0.0, _to_mel(HIGHEST_HZ), mels + 2))
+def triangles(hertz: np.ndarray, bins: int, rate: int) -> np.ndarray:
+    """[bins, mels]: each from one of these frequencies to the next but one, of height 1 between."""
     at = np.linspace(0, rate // 2, bins)
     slopes = hertz[None, :] - at[:, None]
     widths = np.diff(hertz)
     rising, falling = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
-    found: np.ndarray = np.maximum(0.0, np.minimum(rising, falling)) * (2.0 / (hertz[2:] - hertz[:-2]))
+    found: np.ndarray = np.maximum(0.0, np.minimum(rising, falling))
     return found
 
 

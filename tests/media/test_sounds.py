@@ -13,7 +13,7 @@ from actorserve.actors.media.refused import MediaRefused
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import MediaSource
-from tests.support.models.sounds.listeners import KINDS, Listening, listener
+from tests.support.models.sounds.listeners import EVERY, KINDS, Listening, listener
 from tests.support.models.sounds.whispers import encoded, sound, wav
 
 
@@ -30,7 +30,7 @@ def processed(kind: str, root: Path, data: bytes) -> Processed:
     return whole
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVERY)
 @pytest.mark.parametrize("seconds", [0.05, 0.731, 2.0, 5.3])
 def test_features_and_tokens_are_those_of_transformers(kind: str, seconds: float, root: Path) -> None:
     samples = sound(seconds, 3)
@@ -43,14 +43,13 @@ def test_features_and_tokens_are_those_of_transformers(kind: str, seconds: float
     inputs = theirs.inputs(samples)
     assert set(found.arrays) == set(inputs)
     assert np.abs(found.arrays["input_features"] - inputs["input_features"].numpy()).max() < 1e-4
-    mask = inputs.get("feature_attention_mask")
-    if mask is not None:
-        assert np.array_equal(found.arrays["feature_attention_mask"], mask.numpy())
-        length = int(mask.sum())
-        assert found.count == max(1, ((length - 1) // 2 + 1 - 2) // 2 + 1)
+    for name in set(inputs) - {"input_features"}:
+        assert np.array_equal(found.arrays[name], inputs[name].numpy())
+    assert found.count == theirs.count(inputs) and found.token == theirs.token
+    if kind == "gemma4":
+        assert found.text == "<|audio>" + "<|audio|>" * found.count + "<audio|>"
     else:
-        assert found.count == 25 * len(inputs["input_features"])
-    assert found.text == KINDS[kind]["token"] * found.count and found.token == theirs.token
+        assert found.text == KINDS[kind]["token"] * found.count
 
 
 def test_other_forms_and_what_is_no_sound(root: Path) -> None:
@@ -62,3 +61,12 @@ def test_other_forms_and_what_is_no_sound(root: Path) -> None:
         processed("voxtral", root, b"nothing of the kind" * 50)
     with pytest.raises(MediaRefused, match="longer than"):
         processed("voxtral", root, wav(np.zeros(16_000 * 400, np.int16)))
+
+
+def test_sounds_as_long_as_gemma_hears(root: Path) -> None:
+    with pytest.raises(MediaRefused, match="160 samples long; 161 are needed"):
+        processed("gemma4", root, wav(np.zeros(160, np.int16)))
+    assert processed("gemma4", root, wav(np.zeros(161, np.int16))).count == 1
+    assert processed("gemma4", root, wav(np.zeros(480_000, np.int16))).count == 750
+    with pytest.raises(MediaRefused, match="longer than 30 seconds"):
+        processed("gemma4", root, wav(np.zeros(481_600, np.int16)))

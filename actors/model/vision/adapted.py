@@ -1,6 +1,7 @@
-"""Models that see whose text part is computed by layers of transformers: what there is of eyes.
+"""Models that see, and of which some hear, whose text part is computed by layers of transformers: what there is of eyes
+and ears.
 
-They see on a CPU, in one worker, beside no draft model; elsewhere they go on with texts alone.
+They do so on a CPU, in one worker, beside no draft model; elsewhere they go on with texts alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from .spec import PROCESSOR_FILE, VisionSpec
 from .texts import LARGEST, SEES
 
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
-IMAGE_TOKEN = 258_880  # where config.json names none, as transformers has it
+PLACES = {
+    "image_token_id": 258_880,
+    "audio_token_id": 258_881,
+}  # and where config.json names none, as transformers has it
 SOFT_TOKENS = "max_soft_tokens"  # of the image processor: embeddings of a picture at most
 MOST_SOFT_TOKENS = 280
 
@@ -33,10 +37,10 @@ def adapted_vision(config: Config, whole: Values, folder: Path) -> VisionSpec | 
     if config.device != "cpu" and may_have_gpu():
         return None
     together = text.text("use_bidirectional_attention") == "vision"
-    place = whole.whole("image_token_id", 0, LARGEST)
+    named = ((whole.whole(name, 0, LARGEST), absent) for name, absent in PLACES.items())
     return VisionSpec(
         kind=whole.text("model_type") or "",
-        placeholders=(IMAGE_TOKEN if place is None else place,),
+        placeholders=tuple(absent if place is None else place for place, absent in named),
         hidden=text.needed("hidden_size", LARGEST),
         whole_pictures=together,
         within_windows=together,

@@ -34,6 +34,7 @@ LISTED = {  # patches, some of them none
     "siglip2": {"pixel_values": 3, "pixel_attention_mask": 2, "spatial_shapes": 2},
     "gemma4": {"pixel_values": 3, "image_position_ids": 3},
 }
+MASKS = ("feature_attention_mask", "input_features_mask")  # which frames are a sound's own
 TILES = ("llava_next", "smolvlm", "idefics3")  # pictures of several parts, which have a dimension of their own
 PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")  # a row of numbers each
 
@@ -224,7 +225,10 @@ class VisionEncoder:
 
     def _encode(self, modality: str, given: dict[str, Tensor]) -> Embeddings:
         if modality == AUDIO:
-            features, mask = self._there(given["input_features"].to(self.dtype)), given.get("feature_attention_mask")
+            features, mask = (
+                self._there(given["input_features"].to(self.dtype)),
+                next((given[name] for name in MASKS if name in given), None),
+            )
             return _copies(heard(self.tower, features, None if mask is None else self._there(mask)))
         function, names = self._function("get_video_features" if modality == VIDEO else "get_image_features")
         floats = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in given.items()}

@@ -15,6 +15,10 @@ def heard(tower: Any, features: Tensor, mask: Tensor | None) -> Tensor:
         found: Tensor = tower.get_audio_features(features, return_dict=True).pooler_output
         return found
     encoder = tower.audio_tower
+    if not hasattr(tower, "multi_modal_projector"):  # Gemma's, which tells which of its embeddings are the sound's own
+        told = tower.get_audio_features(features, mask.bool(), return_dict=True)
+        own: Tensor = told.pooler_output[told.attention_mask]
+        return own
     lengths, made = encoder._get_feat_extract_output_lengths(mask.sum(-1))
     places = torch.arange((features.shape[-1] - 2) // 2 + 1, device=features.device)
     seen = create_bidirectional_mask(

@@ -13,7 +13,7 @@ import numpy as np
 import openai
 import pytest
 
-from tests.support.models.sounds.listeners import KINDS, Listening, listener
+from tests.support.models.sounds.listeners import ADAPTED, EVERY, Listening, listener
 from tests.support.models.sounds.whispers import RATE, encoded, sound, wav
 from tests.support.runs.original import Imports
 from tests.support.server import WAIT_S, Server
@@ -126,9 +126,11 @@ async def test_a_realtime_conversation_of_sounds(heard: Heard) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "qwen2_audio"])
+@pytest.mark.parametrize("kind", [kind for kind in EVERY if kind != "qwen2_audio"])
 def test_texts_of_each_kind(kind: str, tmp_path: Path) -> None:
     for heard in serve(kind, tmp_path):
         check(heard)
         check(heard, sound(1.5, 1))
         check(heard, sound(5.0, 1), sound(0.3, 2))
+        if kind in ADAPTED:
+            assert check(heard, sound(1.5, 3)) == 0 and check(heard, sound(1.5, 3)) >= 32

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.quantization import METHODS
 from actorserve.actors.model.vision import adapted
 from actorserve.actors.worker.inspection import inspect
+from actorserve.actors.worker.vision.tower import load_tower
 from tests.support.models.vision.families import ADAPTED, checkpoint
 from tests.support.models.vision.reference import Reference
 from tests.worker.driver import config_for
@@ -31,7 +33,8 @@ def test_it_sees_in_one_worker_on_a_cpu(family: str, root: Path, monkeypatch: py
 
     def seen(**options: Any) -> bool:
         info = resolve_model(config_for(folder, **options))
-        assert (info.vision is not None) == ("image" in info.media)
+        hears = family != "gemma4_together"
+        assert info.media == ([] if info.vision is None else ["image", "audio"] if hears else ["image"])
         return info.vision is not None
 
     monkeypatch.setattr(adapted, "may_have_gpu", lambda: False)
@@ -53,7 +56,7 @@ def test_what_check_counts_is_the_text_part_and_the_tower_in_floats(family: str,
         return int(facts["weights_bytes"])
 
     whole = Reference(family, folder).model
-    here = [weight.numel() for name, weight in whole.named_parameters() if "audio" not in name]
+    here = [weight.numel() for weight in whole.parameters()]
     head = whole.get_output_embeddings()
     tied = head.weight.numel() if head.weight is whole.get_input_embeddings().weight else 0
     floats = counted()
@@ -63,3 +66,12 @@ def test_what_check_counts_is_the_text_part_and_the_tower_in_floats(family: str,
     each = METHODS["int8"].bytes_per_weight
     assert each is not None
     assert floats - counted(quantization="int8") == pytest.approx(multiplied * (FLOAT - each), abs=2)
+
+
+def test_the_bounds_of_clipped_layers_are_the_checkpoints(root: Path) -> None:
+    folder = checkpoint("gemma4", root)
+    config = config_for(folder, device="cpu")
+    tower = load_tower(config, resolve_model(config), torch.float32)
+    bounds = {name: float(value) for name, value in tower.named_buffers() if name.endswith(("_min", "_max"))}
+    assert any(name.startswith("audio_tower") for name in bounds)
+    assert all(value == (-4.0 if name.endswith("_min") else 4.0) for name, value in bounds.items())

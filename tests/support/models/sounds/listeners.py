@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.models.checkpoints import BASE, VOCABULARY, write_tokenizer
+from tests.support.models.vision.families import checkpoint
 
 TWICE = "language_model.model.model."
 RATE, SECONDS, MELS = 16_000, 2, 20
@@ -39,6 +40,8 @@ KINDS: dict[str, dict[str, Any]] = {
         },
     },
 }
+ADAPTED = ("gemma4",)  # which see, too: models of ../vision/families.py
+EVERY = (*KINDS, *ADAPTED)
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
@@ -50,6 +53,8 @@ TEMPLATE = (
 
 def listener(kind: str, root: Path) -> Path:
     """The folder of a model of this kind below `root`, written at the first call."""
+    if kind in ADAPTED:
+        return checkpoint(kind, root)
     folder = root / kind
     if not (folder / "config.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,18 +124,22 @@ class Listening:
     """transformers' own model of a folder, whole."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        from transformers import AutoModelForMultimodalLM, WhisperFeatureExtractor
+        from transformers import AutoModelForMultimodalLM, Gemma4AudioFeatureExtractor, WhisperFeatureExtractor
 
         self.kind = kind
         self.model = AutoModelForMultimodalLM.from_pretrained(folder).eval()
-        self.extractor = WhisperFeatureExtractor.from_pretrained(folder)
-        self.token = int(getattr(self.model.config, KINDS[kind]["id"]))
+        extractor: Any = Gemma4AudioFeatureExtractor if kind == "gemma4" else WhisperFeatureExtractor
+        self.extractor = extractor.from_pretrained(folder)
+        name = "audio_token_id" if kind in ADAPTED else KINDS[kind]["id"]
+        self.token = int(getattr(self.model.config, name))
 
     def inputs(self, *sounds: np.ndarray) -> dict[str, Any]:
         """As the family's processor makes them."""
         import torch
 
         given = [sound.astype(np.float32) / 32_768 for sound in sounds]
+        if self.kind == "gemma4":
+            return dict(self.extractor(given, sampling_rate=RATE, return_tensors="pt"))
         if self.kind == "qwen2_audio":
             found = self.extractor(
                 given, sampling_rate=RATE, return_attention_mask=True, padding="max_length", return_tensors="pt"
@@ -142,6 +151,14 @@ class Listening:
             found = self.extractor(one, sampling_rate=RATE, return_tensors="pt", **more)
             made.append(found["input_features"].reshape(MELS, -1, FRAMES).transpose(0, 1))
         return {"input_features": torch.cat(made)}
+
+    def count(self, inputs: dict[str, Any]) -> int:
+        """Embeddings of one sound."""
+        if self.kind == "gemma4":  # half as many frames, twice
+            return int(inputs["input_features_mask"][0, ::2][::2].sum())
+        if self.kind == "qwen2_audio":
+            return max(1, ((int(inputs["feature_attention_mask"].sum()) - 1) // 2 + 1 - 2) // 2 + 1)
+        return 25 * len(inputs["input_features"])
 
     def logits(self, ids: list[int], inputs: dict[str, Any]) -> Any:
         """Of all positions."""

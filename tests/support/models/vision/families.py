@@ -54,6 +54,7 @@ class Family(NamedTuple):
     tokenizer: dict[str, str] = {}  # attributes of the tokenizer that the processor reads
     options: dict[str, Any] = {}  # processor_config.json
     film: str = ""  # what the chat template writes for a film
+    sound: str = ""  # and for a sound
 
 
 def _qwen(kind: str, processor: str, text: dict[str, Any], vision: dict[str, Any], pixels: dict[str, Any]) -> Family:
@@ -252,8 +253,18 @@ FAMILIES["idefics3"] = IDEFICS3._replace(
     pixels={**IDEFICS3.pixels, "image_processor_type": "Idefics3ImageProcessor"},
     film="",
 )
-GEMMA4_MARKS = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}
-GEMMA4_AUDIO = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32}
+GEMMA4_MARKS = {
+    **{"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"},
+    **{"boa_token": "<|audio>", "eoa_token": "<audio|>", "audio_token": "<|audio|>"},
+}
+GEMMA4_AUDIO = {
+    **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "output_proj_dims": 32},
+    **{"subsampling_conv_channels": [16, 8], "attention_chunk_size": 6, "attention_context_left": 7},
+}
+GEMMA4_EARS = {  # with spectra of 16 numbers, of which a fourth remains
+    **{"feature_extractor_type": "Gemma4AudioFeatureExtractor", "feature_size": 16, "preemphasis": 0.5},
+    **{"per_bin_mean": [0.1] * 16, "per_bin_stddev": [1.5] * 16},
+}
 GEMMA4_HEADS = {"head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1}
 ADAPTED: dict[str, Family] = {  # text parts of which are computed by layers of transformers
     "gemma4": Family(  # as E2B: inputs by layer, and layers that read the keys of others
@@ -267,7 +278,7 @@ ADAPTED: dict[str, Family] = {  # text parts of which are computed by layers of 
         tuple(GEMMA4_MARKS.values()),
         {
             **{"boi_token_id": "<|image>", "eoi_token_id": "<image|>"},
-            "image_token_id": "<|image|>",
+            **{"image_token_id": "<|image|>", "audio_token_id": "<|audio|>"},
         },
         "<|image|>",
         "Gemma4Processor",
@@ -276,6 +287,8 @@ ADAPTED: dict[str, Family] = {  # text parts of which are computed by layers of 
             **{"max_soft_tokens": 70, "do_normalize": False, "do_rescale": True, "do_resize": True, "resample": 3},
         },
         GEMMA4_MARKS,
+        {"feature_extractor": GEMMA4_EARS},
+        sound="<|audio|>",
     )
 }
 GEMMA4 = ADAPTED["gemma4"]
@@ -325,6 +338,7 @@ def _write_template(folder: Path, own: Family) -> None:
         "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
         f"{{% if part.type in ('image', 'image_url') %}}{own.place.replace(chr(10), chr(92) + 'n')}"
         f"{{% elif part.type == 'video' %}}{own.film.replace(chr(10), chr(92) + 'n')}"
+        f"{{% elif part.type == 'audio' %}}{own.sound}"
         "{% elif part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     ).replace("\\n", "{{ '\\n' }}")
@@ -366,6 +380,9 @@ def _write_model(folder: Path, own: Family, ids: dict[str, int], seed: int, text
                 parameter.uniform_(0.5, 1.5)
             elif name.endswith("image_newline"):
                 parameter.normal_(0, 1)
+        for name, buffer in model.named_buffers():
+            if name.endswith(("_min", "_max")):  # of clipped layers, where they are none as yet
+                buffer.fill_(-4.0 if name.endswith("_min") else 4.0)
         model.lm_head.weight[list(ids.values())] = 0  # it writes no marks
     model.generation_config.eos_token_id = 0
     model.generation_config.pad_token_id = 0
