@@ -13,7 +13,7 @@ from typing import Any
 
 from ..model.vision.processing import has_pixtral, patch_size, pixtral_patch
 from ..protocol.media import AUDIO, IMAGE, VIDEO
-from .films.texts import internvl_film, qwen_film, qwen_timed_film, smolvlm_film
+from .films.texts import gemma4_film, internvl_film, qwen_film, qwen_timed_film, smolvlm_film
 from .refused import MediaRefused
 
 
@@ -220,6 +220,7 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
     },
     "gemma4": {
         IMAGE: Expansion("<|image|>", "image_token", ("<|image|>", "image_token"), _gemma4, embeds=_gemma4_embeds),
+        VIDEO: Expansion("<|video|>", "video_token", ("<|video|>", "video_token"), gemma4_film),
         AUDIO: Expansion("<|audio|>", "audio_token", ("<|audio|>", "audio_token"), _gemma4_sound),
     },
     "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, embeds=_llava_embeds)},

@@ -105,6 +105,11 @@ class ImageProcessor:
         self._marks = Marks(model, self._told, IMAGE)
         self._arguments = image_arguments(self._told.config, self._told.processor)
 
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """Of what it makes: transformers' processor's own settings."""
+        return self._told.sizes
+
     def process(self, data: bytes, source: MediaSource) -> Processed:
         """See Processor."""
         picture = self._pictures.from_pixels(data, source.width) if source.form == PIXELS else self._pictures.read(data)

@@ -15,7 +15,7 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "qwen3_vl": (IMAGE, VIDEO),
     "qwen3_vl_moe": (IMAGE, VIDEO),
     "gemma3": (IMAGE,),
-    "gemma4": (IMAGE, AUDIO),
+    "gemma4": (IMAGE, VIDEO, AUDIO),
     "llava": (IMAGE,),
     "llava_next": (IMAGE,),
     "mistral3": (IMAGE,),
@@ -30,6 +30,7 @@ OF_FILMS = ("fps", "num_frames")
 IN_PIXELS = ("size", "min_pixels", "max_pixels", *OF_FILMS)
 CHANGES: dict[str, tuple[str, ...]] = {  # what a request may change of how its pictures are processed
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), IN_PIXELS),
+    "gemma4": OF_FILMS,
     "gemma3": ("do_pan_and_scan", "pan_and_scan_max_num_crops"),
     "internvl": ("crop_to_patches", "min_patches", "max_patches", *OF_FILMS),
     "idefics3": ("do_image_splitting",),

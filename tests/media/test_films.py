@@ -290,6 +290,31 @@ def test_frames_of_smolvlm_have_their_times(
     assert found.arrays["pixel_values"].shape == (shown, *one.shape[2:])
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, None), (4, None), (32, 140)])
+def test_frames_of_gemma_4_have_their_times_and_places(count: int, said: int | None, root: Path) -> None:
+    """By its own processor; each frame is what that of pictures makes of one of fewer tokens."""
+    from transformers import AutoImageProcessor
+    from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
+    from transformers.video_utils import VideoMetadata
+
+    folder, data = vision_folder("gemma4", root / str(said)), film(90, 40, 28, rate=1)
+    if said is not None:
+        (folder / "video_preprocessor_config.json").write_text(f'{{"max_soft_tokens": {said}}}')
+    found = processed("gemma4", root / str(said), data, media_io_kwargs=f'{{"video": {{"num_frames": {count}}}}}')
+    pictures = AutoImageProcessor.from_pretrained(str(folder), backend="pil")
+    indices = np.linspace(0, 89, count).astype(int).tolist()
+    one = pictures(images=[decoded(data)[indices[-1]]], max_soft_tokens=said or 70, return_tensors="np")
+    theirs: Any = Gemma4Processor.__new__(Gemma4Processor)
+    theirs.boi_token, theirs.eoi_token, theirs.video_token = "<|image>", "<image|>", "<|video|>"
+    metadata = VideoMetadata(total_num_frames=90, fps=1.0, duration=90.0, frames_indices=indices)
+    inputs = {"num_soft_tokens_per_video": one["num_soft_tokens_per_image"], "video_metadata": [metadata]}
+    assert found.text == theirs.replace_video_token(inputs, 0) and found.placeholder == "<|video|>"
+    assert found.count == count * int(one["num_soft_tokens_per_image"][0]) == found.text.count("<|video|>")
+    assert np.array_equal(found.arrays["pixel_values_videos"][-1], one["pixel_values"][0])
+    assert np.array_equal(found.arrays["video_position_ids"], one["image_position_ids"].repeat(count, 0))
+    assert found.arrays["num_frames_per_video"].tolist() == [count]
+
+
 @pytest.mark.parametrize(
     ("number", "words"), [(7, "seven"), (30, "thirty"), (64, "sixty-four"), (700, "seven hundred")]
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...model.info import ModelInfo, read_json
 from ...model.media import OF_FILMS
-from ...model.vision.spec import PROCESSOR_FILE
+from ...model.vision.spec import PROCESSOR_FILE, SOFT_TOKENS
 from ...options.config import Config
 from ...options.objects.media import media_reading, processor_kwargs
 from ...protocol.media import FRAMES, VIDEO, MediaSource
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 FILES = ("video_preprocessor_config.json", "preprocessor_config.json")
 NESTED = "video_processor"  # of processor_config.json
 BYTES = 4  # of a number
-SMOLVLM = "smolvlm"
+SMOLVLM, GEMMA4 = "smolvlm", "gemma4"
+FRAME_TOKENS = 70  # of Gemma 4's frames at most, where its files do not say
 
 
 class FilmProcessor:
@@ -177,6 +178,44 @@ class PictureFilms(FilmProcessor):
         return {"pixel_values": np.concatenate(made), "film": film}
 
 
+class PatchFilms(FilmProcessor):
+    """Gemma 4's: each frame is a picture of fewer tokens than others, whose patches have their places beside them."""
+
+    def __init__(self, config: Config, model: ModelInfo, told: ExpansionInput, images: ImageProcessor) -> None:
+        super().__init__(config, model, told)
+        self._images = images
+        said = _given(Path(model.folder), FILES[:1]).get(SOFT_TOKENS)
+        self._settings = {SOFT_TOKENS: FRAME_TOKENS if said is None else int(said)}
+
+    def begin(self, film: Film, first: Image) -> Grid:
+        """See FilmProcessor. In patches."""
+        made = self._images.outputs(first, **self._settings)
+        wide, high = (int(most) + 1 for most in made["image_position_ids"][0].max(0))
+        grid = Grid(len(film.indices), high, wide)
+        self.check(grid.frames * self._tokens(grid), BYTES * grid.frames * made["pixel_values"].size)
+        return grid
+
+    def numbers(self, shown: Image, grid: Grid) -> np.ndarray:
+        """See FilmProcessor. With patches of none behind them."""
+        return np.asarray(self._images.outputs(shown, **self._settings)["pixel_values"])
+
+    def finish(self, film: Film, made: list[np.ndarray], grid: Grid) -> dict[str, Any]:
+        """See FilmProcessor."""
+        places = np.full((grid.frames, made[0].shape[1], 2), -1, np.int64)
+        places[:, : grid.height * grid.width] = np.argwhere(np.ones((grid.height, grid.width)))[:, ::-1]
+        return {
+            "pixel_values_videos": np.concatenate(made),
+            "video_position_ids": places,
+            "num_frames_per_video": np.array([grid.frames], np.int64),
+            "frame_tokens": self._tokens(grid),
+            "film": film,
+        }
+
+    def _tokens(self, grid: Grid) -> int:
+        """Of a frame."""
+        return grid.height * grid.width // int(self._images.sizes["pooling_kernel_size"]) ** 2
+
+
 def picture_arguments(folder: Path, told: ExpansionInput) -> dict[str, Any]:
     """With which the processor of pictures makes one of a frame."""
     if told.config["model_type"] == SMOLVLM:
@@ -214,4 +253,6 @@ def make_processor(config: Config, model: ModelInfo, images: ImageProcessor) -> 
     told = told_of(model)
     if told.config["model_type"] in ("internvl", SMOLVLM):
         return PictureFilms(config, model, told, images)
+    if told.config["model_type"] == GEMMA4:
+        return PatchFilms(config, model, told, images)
     return GridFilms(config, model, told)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..expansion import ExpansionInput
+    from .frames import Film
 
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -46,10 +47,22 @@ def smolvlm_film(told: ExpansionInput, token: str) -> str:
     film, fake = told.outputs["film"], told.token("fake_image_token", "<fake_token_around_image>")
     one = f"{fake}{told.token('global_image_token', '<global-img>')}{token * frame_tokens(told)}{fake}"
     count, length = in_words(len(film.indices)), timedelta(seconds=int(film.total / film.fps))
-    times = (divmod(int(index / film.fps), 60) for index in film.indices)
-    frames = "".join(f"\nFrame from {minutes:02d}:{seconds:02d}:{one}" for minutes, seconds in times)
+    frames = "".join(f"\nFrame from {time}:{one}" for time in _minutes(film))
     text = f"You are provided the following series of {count} frames from a {length} [H:MM:SS] video.\n"
     return f"{text}{frames}\n\n"
+
+
+def gemma4_film(told: ExpansionInput, token: str) -> str:
+    """Each frame as a picture, behind its minutes and seconds."""
+    begin, end = told.token("boi_token", "<|image>"), told.token("eoi_token", "<image|>")
+    one = f"{begin}{token * told.outputs['frame_tokens']}{end}"
+    return " ".join(f"{time} {one}" for time in _minutes(told.outputs["film"]))
+
+
+def _minutes(film: Film) -> list[str]:
+    """And seconds at which each of its frames is shown."""
+    times = (divmod(int(index / film.fps), 60) for index in film.indices)
+    return [f"{minutes:02d}:{seconds:02d}" for minutes, seconds in times]
 
 
 def internvl_film(told: ExpansionInput, token: str) -> str:

@@ -14,15 +14,13 @@ from ...options.objects.speculative import LookupOptions, read_speculative
 from ..config_json import TRANSFORMERS, architecture_name
 from ..memory.machine import may_have_gpu
 from ..values import Values, read_json
-from .spec import PROCESSOR_FILE, VisionSpec
+from .spec import PROCESSOR_FILE, SOFT_TOKENS, VisionSpec
 from .texts import LARGEST, SEES
 
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
-PLACES = {
-    "image_token_id": 258_880,
-    "audio_token_id": 258_881,
-}  # and where config.json names none, as transformers has it
-SOFT_TOKENS = "max_soft_tokens"  # of the image processor: embeddings of a picture at most
+PLACES = {  # and what they are where config.json does not say, as transformers has it
+    **{"image_token_id": 258_880, "audio_token_id": 258_881, "video_token_id": 258_884},
+}
 MOST_SOFT_TOKENS = 280
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 IMAGE_EMBEDS = "image_embeds"  # the tensor of an item that is embeddings already
 PROCESSOR_FILE = "processor_config.json"
+SOFT_TOKENS = "max_soft_tokens"  # of Gemma 4's processors: embeddings of a picture, or of a frame, at most
 
 
 class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ WITHOUT_ROOM = "valid cuDNN algorithm"  # none that fits in what is free
 OF_DEVICE = ("CUDA error", "cuDNN error", "cuBLAS error")  # in what torch says of the runtime and libraries
 LISTED = {  # patches, some of them none
     "siglip2": {"pixel_values": 3, "pixel_attention_mask": 2, "spatial_shapes": 2},
-    "gemma4": {"pixel_values": 3, "image_position_ids": 3},
+    "gemma4": dict.fromkeys(("pixel_values", "image_position_ids", "pixel_values_videos", "video_position_ids"), 3),
 }
 MASKS = ("feature_attention_mask", "input_features_mask")  # which frames are a sound's own
 TILES = ("llava_next", "smolvlm", "idefics3")  # pictures of several parts, which have a dimension of their own
@@ -133,7 +133,7 @@ class VisionEncoder:
         self.device = device
         self.cache = EmbeddingCache(most)
         self.most_numbers: int | None = None  # of a film that are computed together; None: all of them
-        self._parts: Slices[Embeddings] | None = None
+        self._parts: dict[bool, Slices[Embeddings]] = {}  # of what hears, or sees
         self._functions: dict[str, tuple[Callable[..., Any], set[str]]] = {}
 
     def embeddings(self, item: MediaItem, owner: Owner) -> Embeddings:
@@ -147,25 +147,30 @@ class VisionEncoder:
     def look(self, item: MediaItem, owner: Owner, share: float) -> None:
         """Compute this share of an item's embeddings, all told: they will be wanted."""
         if item.digest not in self.cache:
-            self._slices().advance(item.digest, lambda: self._make(item, owner), share * self._count_pieces(item))
+            self._slices(item.modality).advance(
+                item.digest, lambda: self._make(item, owner), share * self._count_pieces(item)
+            )
 
     def try_out(self, modality: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Make embeddings of what is no request's, and keep none; BadItem says what the tower cannot do."""
         given = {name: self._shaped(name, torch.from_numpy(np.array(value))) for name, value in arrays.items()}
         self._made_of(modality, given)
 
-    def _slices(self) -> Slices[Embeddings]:
-        if self._parts is None:
-            self._parts = Slices(self.tower, self.device)
-        return self._parts
+    def _slices(self, modality: str) -> Slices[Embeddings]:
+        hears = modality == AUDIO
+        if hears not in self._parts:
+            part = getattr(self.tower, "audio_tower" if hears else "vision_tower", self.tower)
+            self._parts[hears] = Slices(part, self.device)
+        return self._parts[hears]
 
     def _begun(self, item: MediaItem) -> Embeddings | None:
         """All of what was begun of it; who began it may have gone too soon, which is not this one's fault."""
-        work = None if self._parts is None else self._parts.take(item.digest)
-        if self._parts is None or work is None:
+        parts = self._parts.get(item.modality == AUDIO)
+        work = None if parts is None else parts.take(item.digest)
+        if parts is None or work is None:
             return None
         try:
-            return self._parts.all_of(work)
+            return parts.all_of(work)
         except BadItem:
             return None
 

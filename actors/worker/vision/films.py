@@ -13,13 +13,14 @@ from torch import Tensor
 
 PIXELS = "pixel_values_videos", "pixel_values"
 GRID = "video_grid_thw"  # patches of time, height and width
+PLACES, COUNT = "video_position_ids", "num_frames_per_video"  # where frames' patches are listed
 
 
 def in_pieces(film: Mapping[str, Tensor], most: int) -> Iterator[dict[str, Tensor]]:
     """The tower's arguments for some frames after the others, of up to `most` numbers, or of one frame."""
     name = next(name for name in PIXELS if name in film)
     pixels, grid = film[name], film.get(GRID)
-    axis, frames, each = pixels.dim() - 4, 0, 1  # pictures side by side
+    axis, frames, each = max(0, pixels.dim() - 4), 0, 1  # pictures side by side
     if grid is not None:
         frames, high, wide = grid.view(-1).tolist()
         axis, each = 0, high * wide
@@ -31,4 +32,6 @@ def in_pieces(film: Mapping[str, Tensor], most: int) -> Iterator[dict[str, Tenso
         piece = {name: pixels.narrow(axis, first * each, count * each)}
         if grid is not None:
             piece[GRID] = torch.tensor([[count, high, wide]])
+        if PLACES in film:
+            piece |= {PLACES: film[PLACES].narrow(0, first, count), COUNT: torch.tensor([count])}
         yield {**film, **piece}

@@ -282,11 +282,15 @@ def shown_film(data: bytes) -> dict[str, Any]:
 
 
 def test_a_film_and_a_picture(seeing: Seeing) -> None:
+    check_film(seeing)
+
+
+def check_film(seeing: Seeing, frames: int = 9) -> None:
     """Texts are transformers', of the tensors that a media actor makes; the same film hits, another misses."""
     folder = seeing.name
     config = Config(model=folder)
     model = resolve_model(Config(model=folder, worker="scripted"))
-    for data, cached in ((film(9, seed=1), False), (film(9, seed=1), True), (film(9, seed=2), False)):
+    for data, cached in ((film(frames, seed=1), False), (film(frames, seed=1), True), (film(frames, seed=2), False)):
         given = messages([1])
         given[0]["content"].insert(0, shown_film(data))
         answer = seeing.client().chat.completions.create(
@@ -355,6 +359,7 @@ def test_texts_of_each_family(family: str, tmp_path: Path) -> None:
             check(seeing, seeds)
         if family in ADAPTED:
             check_hits(seeing)
+            check_film(seeing, 3)
 
 
 @pytest.mark.slow

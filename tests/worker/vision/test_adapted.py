@@ -34,7 +34,7 @@ def test_it_sees_in_one_worker_on_a_cpu(family: str, root: Path, monkeypatch: py
     def seen(**options: Any) -> bool:
         info = resolve_model(config_for(folder, **options))
         hears = family != "gemma4_together"
-        assert info.media == ([] if info.vision is None else ["image", "audio"] if hears else ["image"])
+        assert info.media == ([] if info.vision is None else ["image", "video", *(["audio"] if hears else [])])
         return info.vision is not None
 
     monkeypatch.setattr(adapted, "may_have_gpu", lambda: False)

@@ -12,7 +12,7 @@ import torch
 
 from actorserve.actors.protocol.media import IMAGE, VIDEO, MediaItem
 from actorserve.actors.worker.vision.encoder import Owner
-from tests.support.models.vision.families import FAMILIES, checkpoint
+from tests.support.models.vision.families import ADAPTED, EVERY, FAMILIES, checkpoint
 from tests.support.models.vision.reference import Prompt, Reference, Source, assert_same, picture
 from tests.support.selection import slow
 from tests.worker.driver import Sequence, config_for, make_runner
@@ -30,6 +30,11 @@ def film_of(family: str) -> dict[str, Any]:
     numbers = np.random.default_rng(7)
     if family in OF_PICTURES:
         return {"pixel_values": numbers.standard_normal((3, 3, 16, 16), np.float32)}
+    if family in ADAPTED:  # six embeddings each, and patches of none for one more
+        places = np.full((3, 28, 2), -1)
+        places[:, :24] = np.argwhere(np.ones(GRID[1:]))[:, ::-1]
+        pixels = numbers.random((3, 28, NUMBERS // 2), np.float32)
+        return {"pixel_values_videos": pixels, "video_position_ids": places, "num_frames_per_video": np.array([3])}
     found: dict[str, Any] = {"pixel_values_videos": numbers.standard_normal((int(np.prod(GRID)), NUMBERS), np.float32)}
     found["video_grid_thw"] = np.array([GRID])
     return found | ({"second_per_grid_ts": np.array([1.5], np.float32)} if family == "qwen2_5_vl" else {})
@@ -75,8 +80,8 @@ def items_of(source: Source, items: list[Any]) -> list[MediaItem]:
     ]
 
 
-FILMED = [family for family in FAMILIES if FAMILIES[family].film]
-QUICK = "qwen3_vl", "internvl"
+FILMED = [family for family in EVERY if EVERY[family].film]
+QUICK = "qwen3_vl", "internvl", "gemma4"
 
 
 @pytest.mark.parametrize("family", [*QUICK, *slow(*(family for family in FILMED if family not in QUICK))])

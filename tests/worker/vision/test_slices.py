@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 
+from actorserve.actors.protocol.media import IMAGE
 from actorserve.actors.worker.vision.encoder import Owner
 from actorserve.actors.worker.vision.slices import MOST, Work
 from tests.support.models.vision.families import EVERY
@@ -41,7 +42,7 @@ def test_parts_make_what_the_whole_makes(family: str, made: Made) -> None:
         for share in (0.0, 0.1, 0.3, 0.3, 0.6, 0.9):
             for item in items:
                 encoder.look(item, owner, share)
-        parts = encoder._slices()
+        parts = encoder._slices(IMAGE)
         assert parts.layers >= 2 and towers() == before + 2 and not len(encoder.cache)
         found = [encoder.embeddings(item, owner) for item in items]
     for one, other in zip(wanted, found, strict=True):

@@ -275,10 +275,10 @@ ADAPTED: dict[str, Family] = {  # text parts of which are computed by layers of 
             **{"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": WORDS, "final_logit_softcapping": 30.0},
         },
         {**SIGLIP, "model_type": "gemma4_vision", "num_key_value_heads": 2, "head_dim": 16, "pooling_kernel_size": 2},
-        tuple(GEMMA4_MARKS.values()),
+        (*GEMMA4_MARKS.values(), "<|video|>"),
         {
             **{"boi_token_id": "<|image>", "eoi_token_id": "<image|>"},
-            **{"image_token_id": "<|image|>", "audio_token_id": "<|audio|>"},
+            **{"image_token_id": "<|image|>", "audio_token_id": "<|audio|>", "video_token_id": "<|video|>"},
         },
         "<|image|>",
         "Gemma4Processor",
@@ -288,6 +288,7 @@ ADAPTED: dict[str, Family] = {  # text parts of which are computed by layers of 
         },
         GEMMA4_MARKS,
         {"feature_extractor": GEMMA4_EARS},
+        film="<|video|>",
         sound="<|audio|>",
     )
 }

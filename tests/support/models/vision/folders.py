@@ -69,6 +69,7 @@ _SECTIONS = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mro
 _GEMMA_TOKENS = {
     **{"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"},
 }
+_GEMMA4_FILM = {"video_token": "<|video|>"}
 _TILES = tuple(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5))
 
 KINDS: dict[str, Kind] = {
@@ -108,7 +109,7 @@ KINDS: dict[str, Kind] = {
         processor_config={"image_seq_length": 4},
     ),
     "gemma4": Kind(
-        *("<|image|>", {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}),
+        *("<|image|>", {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"} | _GEMMA4_FILM),
         {"image_processor_type": "Gemma4ImageProcessor", "patch_size": 4, "pooling_kernel_size": 2}
         | {"max_soft_tokens": 70, "do_normalize": False},
         {"vision_config": {**CLIP, "model_type": "gemma4_vision", "patch_size": 4, "pooling_kernel_size": 2}},

@@ -16,6 +16,7 @@ from ..test_runner import DEVICE, GpuDriver, steps_of  # isort: skip  # before k
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.lora.adapter import read_adapter
+from actorserve.actors.protocol.media import IMAGE
 from actorserve.actors.protocol.step import LOOKS, NewRow, Step
 from actorserve.actors.worker.gpu.graphs import StepSize
 from actorserve.actors.worker.gpu.layers.fused import FusedLayers
@@ -155,9 +156,9 @@ def test_parts_of_a_picture_are_made_beside_rows_that_decode(made: Made) -> None
         started = [launched(runner, 1, [placed(0, 0, plain, 0, [1, 2])], [0], [len(plain.ids)])]
         looks = [(1, 3, LOOKS // 2)]
         started.append(launched(runner, 2, [placed(1, 1, seen, 0, [3, 4])], [0], [1], looks=looks))
-        assert [*encoder._slices()._works] == [seen.pictures[0][0]] and not len(encoder.cache)
+        assert [*encoder._slices(IMAGE)._works] == [seen.pictures[0][0]] and not len(encoder.cache)
         started.append(launched(runner, 3, [], [0, 1], [1, len(seen.ids)]))
-        assert not encoder._slices()._works and len(encoder.cache) == 1
+        assert not encoder._slices(IMAGE)._works and len(encoder.cache) == 1
         found = [runner.finish(one).tolist() for one in started]
     assert [found[0][0], found[1][0], found[2][0]] == reference.generate(plain, 3)
     assert [found[2][1]] == reference.generate(seen, 1)
