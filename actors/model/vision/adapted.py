@@ -1,7 +1,8 @@
 """Models that see, and of which some hear, whose text part is computed by layers of transformers: what there is of eyes
 and ears.
 
-They do so on a CPU, in one worker, beside no draft model; elsewhere they go on with texts alone.
+They do so on a CPU, each worker of a group with all that sees and hears, beside no draft model; elsewhere they go on
+with texts alone.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def adapted_vision(config: Config, whole: Values, folder: Path) -> VisionSpec | 
     text = whole.object("text_config")
     if architecture_name(whole) != ARCHITECTURE or whole.object(SEES) is None or text is None:
         return None
-    divided = config.tensor_parallel_size > 1 or config.pipeline_parallel_size > 1
-    if config.model_impl == TRANSFORMERS or divided or not isinstance(read_speculative(config), LookupOptions | None):
+    if config.model_impl == TRANSFORMERS or not isinstance(read_speculative(config), LookupOptions | None):
+        return None
+    if config.pipeline_parallel_size > 1:
         return None
     if config.device != "cpu" and may_have_gpu():
         return None

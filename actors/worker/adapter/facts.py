@@ -35,7 +35,8 @@ def facts(config: Config, info: ModelInfo) -> AdaptedFacts:
     found, traits, shell = describe_adapted(config, info)
     whole = shell if found.part is None else hollow(found.make)
     if info.vision is not None:
-        drop_towers(shell)
+        for model in (whole, shell):
+            drop_towers(model)
     kept = types_of(config, info, found)
     dtype, method = kept.dtype, kept.method
     name = str(dtype).removeprefix("torch.")

@@ -79,10 +79,28 @@ def running() -> Attending | None:
 
 def use_attention(model: nn.Module, name: str) -> None:
     """All parts of a model ask the function of this name."""
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation"):
+    for config in _configs(model):
+        config._attn_implementation = name
+
+
+@contextmanager
+def lent_attention(model: nn.Module) -> Iterator[None]:
+    """All parts of a model ask ours meanwhile, and then each its own: that of a part that hears may be another."""
+    own = [(config, config._attn_implementation) for config in _configs(model)]
+    use_attention(model, NAME)
+    try:
+        yield
+    finally:
+        for config, name in own:
             config._attn_implementation = name
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """Of its parts."""
+    found = {
+        id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None
+    }
+    return [config for config in found.values() if hasattr(config, "_attn_implementation")]
 
 
 def _attend(

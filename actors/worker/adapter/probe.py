@@ -19,7 +19,7 @@ from ...model.memory.kv import KVSpec, LayerAttention, StateSpec
 from .cache.caches import Caches
 from .cache.layers import CARRIERS
 from .cache.row_states import state_name
-from .hooks import NAME, Call, Mask, Unfit, as_scale, attending, use_attention
+from .hooks import Call, Mask, Unfit, as_scale, attending, lent_attention
 from .masks import Visibility, classify
 from .passes import Passes
 
@@ -123,13 +123,9 @@ def probe(model: Any, length: int) -> Traits:
 def _paged(passes: Passes, caches: Caches, length: int) -> Traits:
     """With our attention."""
     model = passes.model
-    own = model.config._attn_implementation
-    use_attention(model, NAME)
-    try:
+    with lent_attention(model):
         recorder = Recorder()
         states = run_probe(passes, caches, recorder)
-    finally:
-        use_attention(model, own)
     if silent := sorted(recorder.shapes.keys() - {source for _, source, _ in recorder.calls}):
         raise Unfit(f"attends by itself in layer {silent[0]}")
     if recorder.beside:

@@ -22,10 +22,12 @@ ANSWER = 8
 Heard = tuple[Server, Listening, str]
 
 
-def serve(kind: str, root: Path) -> Iterator[Heard]:
+def serve(kind: str, root: Path, *options: str) -> Iterator[Heard]:
     folder = listener(kind, root)
     limits = ("--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--max-num-seqs", "8")
-    with Server(str(folder), *limits, "--limit-mm-per-prompt", '{"audio": 2}', imports=Imports.PLAIN) as server:
+    with Server(
+        str(folder), *limits, *options, "--limit-mm-per-prompt", '{"audio": 2}', imports=Imports.PLAIN
+    ) as server:
         yield server, Listening(kind, folder), str(folder)
 
 
@@ -134,3 +136,12 @@ def test_texts_of_each_kind(kind: str, tmp_path: Path) -> None:
         check(heard, sound(5.0, 1), sound(0.3, 2))
         if kind in ADAPTED:
             assert check(heard, sound(1.5, 3)) == 0 and check(heard, sound(1.5, 3)) >= 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ADAPTED)
+def test_two_workers_each_hear_all(kind: str, tmp_path: Path) -> None:
+    for heard in serve(kind, tmp_path, "--tensor-parallel-size", "2"):
+        check(heard)
+        assert check(heard, sound(1.5, 1)) == 0 and check(heard, sound(1.5, 1)) >= 32
+        check(heard, sound(5.0, 1), sound(0.3, 2))

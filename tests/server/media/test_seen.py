@@ -363,12 +363,13 @@ def test_texts_of_each_family(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_workers_read_texts_alone(tmp_path: Path) -> None:
-    for seeing in serve("gemma4_together", tmp_path, "--tensor-parallel-size", "2"):
-        check(seeing, [])
-        with pytest.raises(openai.BadRequestError):
-            ask(seeing.client(), seeing.name, [0])
-        check(seeing, [])
+@pytest.mark.parametrize("family", ADAPTED)
+def test_two_workers_each_see_all(family: str, tmp_path: Path) -> None:
+    for seeing in serve(family, tmp_path, "--tensor-parallel-size", "2"):
+        for seeds in ([], [0], [1, 2]):
+            check(seeing, seeds)
+        check_hits(seeing)
+        check_film(seeing, 3)
 
 
 @pytest.mark.slow

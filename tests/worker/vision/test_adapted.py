@@ -28,7 +28,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("family", ADAPTED)
-def test_it_sees_in_one_worker_on_a_cpu(family: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_sees_on_a_cpu(family: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = checkpoint(family, root)
 
     def seen(**options: Any) -> bool:
@@ -39,7 +39,7 @@ def test_it_sees_in_one_worker_on_a_cpu(family: str, root: Path, monkeypatch: py
 
     monkeypatch.setattr(adapted, "may_have_gpu", lambda: False)
     assert seen() and seen(speculative_config=json.dumps({"method": "ngram", "num_speculative_tokens": 2}))
-    assert not seen(tensor_parallel_size=2)
+    assert seen(tensor_parallel_size=2) and not seen(pipeline_parallel_size=2)
     assert not seen(model_impl="transformers")
     assert not seen(speculative_config=json.dumps({"model": str(folder), "num_speculative_tokens": 2}))
     monkeypatch.setattr(adapted, "may_have_gpu", lambda: True)
@@ -50,10 +50,10 @@ def test_it_sees_in_one_worker_on_a_cpu(family: str, root: Path, monkeypatch: py
 def test_what_check_counts_is_the_text_part_and_the_tower_in_floats(family: str, root: Path) -> None:
     folder = checkpoint(family, root)
 
-    def counted(**options: Any) -> int:
+    def counted(name: str = "weights_bytes", **options: Any) -> int:
         config = config_for(folder, device="cpu", **options)
         facts = {name: value for part in inspect(config, resolve_model(config)) for name, value in part.items()}
-        return int(facts["weights_bytes"])
+        return int(facts[name])
 
     whole = Reference(family, folder).model
     here = [weight.numel() for weight in whole.parameters()]
@@ -61,6 +61,8 @@ def test_what_check_counts_is_the_text_part_and_the_tower_in_floats(family: str,
     tied = head.weight.numel() if head.weight is whole.get_input_embeddings().weight else 0
     floats = counted()
     assert floats == FLOAT * (sum(here) + tied)
+    assert counted("parameters") == counted("parameters", tensor_parallel_size=2)
+    assert FLOAT * sum(here) // 2 < counted(tensor_parallel_size=2) < floats
     products = [part for part in whole.model.language_model.modules() if isinstance(part, nn.Linear)]
     multiplied = sum(part.weight.numel() for part in (*products, head))
     each = METHODS["int8"].bytes_per_weight

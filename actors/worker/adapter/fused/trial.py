@@ -21,7 +21,7 @@ from actorserve.kernels.cpu.native.library import Library
 
 from ...cpu.layers.native import current
 from ..cache.caches import Caches
-from ..hooks import CACHES, NAME, Call, Unfit, attending, use_attention
+from ..hooks import CACHES, Call, Unfit, attending, lent_attention
 from ..improve import TOGETHER, JoinedProducts, LinearModule, NormModule, PartModule
 from ..passes import Passes
 from ..probe import Recorder
@@ -42,16 +42,12 @@ def fuse(model: Any, dtype: torch.dtype) -> None:
             module.forward = FusedMlp(module.forward, joined, down, silu_mul)
     attentions = {module: (joined, out) for module, joined, out in _joined_modules(model, 3)}
     layers = [module for module in model.modules() if any(child in attentions for child in module.children())]
-    own = model.config._attn_implementation
-    use_attention(model, NAME)
-    try:
+    with lent_attention(model):
         given = _arguments(model, [*attentions, *layers])
         for module, (joined, out) in attentions.items():
             made = _attention(library, module, joined, out, given.get(module), Caches(model.config))
             if made is not None:
                 module.forward = made
-    finally:
-        use_attention(model, own)
     take_layers(library, {layer: given[layer] for layer in layers if layer in given})
 
 

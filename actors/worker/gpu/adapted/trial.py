@@ -17,7 +17,7 @@ from torch import Tensor
 from actorserve.kernels.triton.attention.tiles import Scratch
 from actorserve.kernels.triton.step_inputs import StepInputs
 
-from ...adapter.hooks import NAME, Unfit, attending, use_attention
+from ...adapter.hooks import Unfit, attending, lent_attention
 from ...adapter.model import Tier
 from ...adapter.passes import Passes
 from ...adapter.probe import TOKENS, Recorder, Traits, probe
@@ -65,15 +65,10 @@ def verify_on_device(twin: Any, device: torch.device) -> Verdict:
 def seen_shape(model: Any, traits: Traits) -> AdaptedShape:
     """What is to be known of a model's shape, hollow or not, seen as it computes two tokens on a CPU."""
     passes, recorder = Passes(model), Recorder()
-    own = model.config._attn_implementation
-    use_attention(model, NAME)
-    try:
-        with torch.inference_mode(), attending(recorder):
-            ids = torch.ones(1, TOKENS, dtype=torch.long)
-            hidden = passes.hidden(ids, torch.arange(TOKENS)[None], traits.caches.make(recorder))[0]
-            words = passes.logits(hidden).shape[1]
-    finally:
-        use_attention(model, own)
+    with lent_attention(model), torch.inference_mode(), attending(recorder):
+        ids = torch.ones(1, TOKENS, dtype=torch.long)
+        hidden = passes.hidden(ids, torch.arange(TOKENS)[None], traits.caches.make(recorder))[0]
+        words = passes.logits(hidden).shape[1]
     return shape_of(traits.kv, hidden.shape[1], words)
 
 
