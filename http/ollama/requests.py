@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from actorserve.actors.protocol.sampling.fields import SAMPLING_FIELDS
+
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
@@ -27,13 +29,10 @@ NAMES = {  # of the options that have another name in chat
     "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
 }
-SAME = (
-    *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop"),
-    *("presence_penalty", "frequency_penalty", "repeat_last_n", "mirostat", "mirostat_tau", "mirostat_eta"),
-)
+SAME = ("stop", *SAMPLING_FIELDS)
 OURS = {  # chat's fields as this API names them
-    **{chat: f"options.{own}" for own, chat in NAMES.items()},
     **{name: f"options.{name}" for name in SAME},
+    **{chat: f"options.{own}" for own, chat in NAMES.items()},
     "response_format": "format",
     "chat_template_kwargs": "think",
     "reasoning_effort": "think",

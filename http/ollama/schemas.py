@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from actorserve.actors.protocol.sampling.fields import SamplingFields
+
 Object = dict[str, Any]
 Think = bool | Literal["low", "medium", "high", "max"]
 
@@ -32,24 +34,14 @@ class OllamaTurn(msgspec.Struct):
     tool_call_id: str | None = None
 
 
-class OllamaOptions(msgspec.Struct):
-    """How to generate. What belongs to who starts the server (`num_ctx`, `num_gpu` and so on) is passed over."""
+class OllamaOptions(SamplingFields, kw_only=True):
+    """How to generate: by Ollama's names, and what it lacks by those of other APIs here. What belongs to who starts the
+    server (`num_ctx`, `num_gpu` and so on), and what nobody knows, is passed over, as Ollama does.
+    """
 
     num_predict: int | None = None  # below 1: up to the model's length
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None  # 0: as 1
-    seed: int | None = None
     stop: str | list[str] | None = None
     repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repeat_last_n: int | None = None  # tokens that penalties look back on; -1: all, 0: no penalties
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
     tfs_z: float | None = None  # only the values that change nothing
 
 

@@ -100,7 +100,7 @@ def test_each_line_has_its_answer(server: Server, tmp_path: Path, capfd: pytest.
 def test_one_line_is_one_request(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source, target = write(tmp_path / "in", 1), tmp_path / "out"
     assert main(["run-batch", "-i", str(source), "-o", str(target), "--base-url", server.base_url + "/v1"]) == 0
-    assert f"1 request is answered in {target}, 1 of them with an error" in capfd.readouterr().err
+    assert f"1 request is answered in {target}, with an error" in capfd.readouterr().err
 
 
 def test_a_run_that_was_killed_goes_on(server: Server, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 
 from tests.support.server import Server
 from tools.chaos import faults_hits
-from tools.chaos.clients import responding, sessions, talking
+from tools.chaos.clients import doors, responding, sessions, talking
 from tools.chaos.clients.answers import Tally
 from tools.chaos.clients.mixed import mixed_requests
 from tools.chaos.clients.texts import EXTRAS, requests
@@ -37,6 +37,7 @@ WITH_SOCKETS = [  # whose clients they are, and what these ask for
     [
         ("--realtime --sounds --sessions", "leave out --sessions"),
         ("--responses --http2", "--responses does not go over HTTP/2"),
+        ("--doors --http2", "--doors does not go over HTTP/2"),
         ("--sessions --http2", "--sessions does not go over HTTP/2"),
         ("--realtime --http2", "--realtime does not go over HTTP/2"),
         ("--responses --lora 2", "--lora is for the packaged model"),
@@ -191,3 +192,18 @@ def test_an_engine_is_parked_when_who_was_hit_has_come_up(tmp_path: Path) -> Non
     operator._ask = note  # type: ignore[method-assign,assignment]
     asyncio.run(scale())
     assert said == ["2, 1 stay", "1, 1 stay"]
+
+
+def test_each_door_says_the_same_again(demo_server: Server) -> None:
+    """Those that are this tool's own; how others' answers are read is tried with their seams."""
+    asked = [body for _, body in doors.doors(random.Random(0), 90) if body["name"] in (*doors.OWN, *doors.WHOLE)]
+    assert {body["name"] for body in asked} == {*doors.OWN, *doors.WHOLE}
+
+    async def twice() -> None:
+        async with aiohttp.ClientSession(demo_server.base_url) as session:
+            tally = Tally()
+            for body in asked:
+                first, second = [await doors.enter(session, body, tally) for _ in range(2)]
+                assert first is not None and first == second, (body, tally.examples)
+
+    asyncio.run(twice())

@@ -45,6 +45,7 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--batches", action="store_true", help="files of lines, and messages, by /v1/batches and /v1/messages/batches"
     )
+    parser.add_argument("--doors", action="store_true", help="other APIs than OpenAI's, beams, tools, stored responses")
     parser.add_argument("--heard", action="store_true", help="the model takes sounds in conversations")
     parser.add_argument("--lora", type=int, default=0, metavar="COUNT", help="adapters of the packaged model")
     parser.add_argument("--relay", action="store_true", help="half of the clients come by a Unix socket (--uds)")

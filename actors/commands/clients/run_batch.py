@@ -132,6 +132,8 @@ def _send(arguments: argparse.Namespace, server: BatchServer, settings: Settings
 
 def _tell(arguments: argparse.Namespace, answered: int, refused: int, total: int) -> int:
     wrong = f", {refused} of them with an error" if refused else ""
+    if refused == total == 1:
+        wrong = ", with an error"
     before = f" ({total - answered} by an earlier run)" if answered < total else ""
     print(
         f"{total} {'request is' if total == 1 else 'requests are'} answered in {arguments.output_file}{before}{wrong}",

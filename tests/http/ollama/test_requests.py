@@ -42,6 +42,10 @@ def test_options() -> None:
     steered = {"mirostat": 2, "mirostat_tau": 4.0, "mirostat_eta": 0.2}
     assert steered.items() <= chat(options=steered).items()
     assert chat(options={"repeat_penalty": 1.2, "repeat_last_n": 64})["repeat_last_n"] == 64
+    ours = {"xtc_probability": 0.5, "min_tokens": 3, "logit_bias": {"5": 1.0}, "repetition_penalty": 1.3}
+    made = chat(options={**ours, "unknown": 1})
+    assert ours.items() <= made.items() and "unknown" not in made
+    assert chat(options={**ours, "repeat_penalty": 1.1})["repetition_penalty"] == 1.1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from . import batching, responding, sessions, talking
+from . import batching, doors, responding, sessions, talking
 from .http2 import Http2Session
 
 OWN_CLIENTS = {
@@ -18,6 +18,7 @@ OWN_CLIENTS = {
     sessions.PATH: sessions.hold,
     responding.PATH: responding.respond,
     batching.PATH: batching.hold,
+    doors.PATH: doors.enter,
     batching.MESSAGES: batching.hold_messages,
 }
 Answer = tuple[list[str] | list[float], list[str], int, list[str]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 
-from . import batching, media, responding, sessions, talking, texts
+from . import batching, doors, media, responding, sessions, talking, texts
 from .talking import Request
 
 MADE = {  # by the option that asks for them
@@ -18,6 +18,7 @@ MADE = {  # by the option that asks for them
     "sessions": sessions.sessions,
     "responses": responding.responses,
     "batches": batching.batches,
+    "doors": doors.doors,
 }
 
 
