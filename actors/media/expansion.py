@@ -225,7 +225,10 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
     },
     "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, embeds=_llava_embeds)},
     "llava_next": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava_next, embeds=_one_by_one)},
-    "mistral3": {IMAGE: Expansion("[IMG]", "image_token", ("[IMG]", "image_token"), _pixtral)},
+    **{
+        name: {IMAGE: Expansion("[IMG]", "image_token", ("[IMG]", "image_token"), _pixtral)}
+        for name in ("mistral3", "mistral_large4")
+    },
     "internvl": {
         IMAGE: Expansion(
             "<IMG_CONTEXT>",

@@ -18,7 +18,7 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "gemma4": (IMAGE, VIDEO, AUDIO),
     "llava": (IMAGE,),
     "llava_next": (IMAGE,),
-    "mistral3": (IMAGE,),
+    **dict.fromkeys(("mistral3", "mistral_large4"), (IMAGE,)),
     "internvl": (IMAGE, VIDEO),
     "idefics3": (IMAGE,),
     "smolvlm": (IMAGE, VIDEO),

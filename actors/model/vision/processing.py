@@ -49,7 +49,7 @@ def without_torch() -> Iterator[None]:
 def image_arguments(config: Settings, processor: Settings) -> dict[str, Any]:
     """With which a model's processor is called, by its config.json and processor_config.json."""
     kind = config["model_type"]
-    if kind == "mistral3" or (kind == "llava" and has_pixtral(config)):
+    if kind in ("mistral3", "mistral_large4") or (kind == "llava" and has_pixtral(config)):
         return {"patch_size": pixtral_patch(config, processor)}
     if kind == "internvl":
         return {"crop_to_patches": True}

@@ -94,9 +94,9 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
         division.group = group
     adapted = AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method.computes_in is not None, lora)
     if info.vision is not None:
-        if adapted.tier is not Tier.FLAT or traits.gathered:
+        if info.vision.whole_pictures and (adapted.tier is not Tier.FLAT or traits.gathered):
             way = describe(traits, adapted.tier)
-            instead = f"it sees pictures, and is computed {way}; --model-impl {TRANSFORMERS} serves its texts"
+            instead = f"it sees whole pictures, and is computed {way}; --model-impl {TRANSFORMERS} serves its texts"
             raise refused_model(info, instead)
         adapted.pictures = GivenPictures(model, info.vision)
     return adapted

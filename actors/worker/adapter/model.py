@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -105,9 +105,11 @@ class AdaptedModel:
         states: StepStates | None = None,
     ) -> Tensor:
         """See Decoder."""
+        if self.pictures is not None:
+            self.pictures.see(self.step)
         if self.tier is Tier.FLAT:
             own_attention = self._attention(kv, [attention.spans]) if isinstance(attention, Spans) else attention
-            attends = own_attention if self.pictures is None else self.pictures.begin(self.step, own_attention)
+            attends = own_attention if self.pictures is None else self.pictures.attention(self.step, own_attention)
             seeing = self.step is not None and self.step.at is not None
             if not seeing and (done := self._at_once(ids, positions, slots, own_attention)) is not None:
                 return done
@@ -119,7 +121,11 @@ class AdaptedModel:
             own = None if states is None else StepStates(states.states, states.rows[group], states.fresh[group])
             for some in self._parts([rows[index] for index in group], own):
                 tokens = _tokens(some)
-                with nullcontext() if self.lora is None else self.lora.narrowed(tokens):
+                with ExitStack() as narrowed:
+                    if self.lora is not None:
+                        narrowed.enter_context(self.lora.narrowed(tokens))
+                    if self.pictures is not None:
+                        narrowed.enter_context(self.pictures.narrowed(tokens))
                     hidden = self._group(some, ids, positions, slots, kv, own)
                 if out is None:
                     out = hidden.new_empty(len(ids), *hidden.shape[2:])

@@ -31,6 +31,7 @@ from ..adapter.checkpoint.model_class import VERSION, code_of_others
 from ..adapter.checkpoint.reading import in_turn
 from ..adapter.checkpoint.stored import Source
 
+OF_TEXT = ("tok_embeddings.", "layers.", "norm.", "output.", "lerope.", "mtp_")  # as Mistral names them
 TEXT_PARTS = ("language_model", "text_model", "lm_head")
 HEARING = ("audio_tower", "embed_audio")  # of one that is not asked to hear
 
@@ -91,7 +92,11 @@ def _fill(model: Any, folder: Path, config: Config, dtype: torch.dtype) -> None:
     file = folder / "config.json"
     _, stored = weights_method(Values(file, text_values(read_json(file), file)), config.quantization)
     source = Source(folder, stored)
-    own = {name: tensor for name, tensor in source.tensors.items() if text_name(name) is None}
+    own = {
+        name: tensor
+        for name, tensor in source.tensors.items()
+        if text_name(name) is None and not name.startswith(OF_TEXT)
+    }
     about = LoadStateDictConfig(
         ignore_mismatched_sizes=True,
         dtype=dtype,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from actorserve.actors.model.quantization import METHODS
 from actorserve.actors.model.vision import adapted
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.vision.tower import load_tower
-from tests.support.models.vision.families import ADAPTED, checkpoint
+from tests.support.models.vision.families import ADAPTED, DIVIDED, EVERY, checkpoint
 from tests.support.models.vision.reference import Reference
 from tests.worker.driver import config_for
 
@@ -33,8 +34,8 @@ def test_it_sees_on_a_cpu(family: str, root: Path, monkeypatch: pytest.MonkeyPat
 
     def seen(**options: Any) -> bool:
         info = resolve_model(config_for(folder, **options))
-        hears = family != "gemma4_together"
-        assert info.media == ([] if info.vision is None else ["image", "video", *(["audio"] if hears else [])])
+        own = ["image", *(["video"] if EVERY[family].film else []), *(["audio"] if family == "gemma4" else [])]
+        assert info.media == ([] if info.vision is None else own)
         return info.vision is not None
 
     monkeypatch.setattr(adapted, "may_have_gpu", lambda: False)
@@ -44,6 +45,11 @@ def test_it_sees_on_a_cpu(family: str, root: Path, monkeypatch: pytest.MonkeyPat
     assert not seen(speculative_config=json.dumps({"model": str(folder), "num_speculative_tokens": 2}))
     monkeypatch.setattr(adapted, "may_have_gpu", lambda: True)
     assert not seen() and seen(device="cpu")
+    folder = Path(shutil.copytree(folder, root / f"{family}-alone"))
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        assert seen(device="cpu")
+        (folder / name).unlink()
+    assert not seen(device="cpu")
 
 
 @pytest.mark.parametrize("family", ADAPTED)
@@ -61,10 +67,13 @@ def test_what_check_counts_is_the_text_part_and_the_tower_in_floats(family: str,
     tied = head.weight.numel() if head.weight is whole.get_input_embeddings().weight else 0
     floats = counted()
     assert floats == FLOAT * (sum(here) + tied)
-    assert counted("parameters") == counted("parameters", tensor_parallel_size=2)
-    assert FLOAT * sum(here) // 2 < counted(tensor_parallel_size=2) < floats
-    products = [part for part in whole.model.language_model.modules() if isinstance(part, nn.Linear)]
-    multiplied = sum(part.weight.numel() for part in (*products, head))
+    if family in DIVIDED:
+        assert counted("parameters") == counted("parameters", tensor_parallel_size=2)
+        assert FLOAT * sum(here) // 2 < counted(tensor_parallel_size=2) < floats
+    text = whole.model.language_model
+    products = [part.weight for part in (*text.modules(), head) if isinstance(part, nn.Linear)]
+    experts = [weight for weight in text.parameters() if weight.dim() == 3]
+    multiplied = sum(weight.numel() for weight in (*products, *experts))
     each = METHODS["int8"].bytes_per_weight
     assert each is not None
     assert floats - counted(quantization="int8") == pytest.approx(multiplied * (FLOAT - each), abs=2)

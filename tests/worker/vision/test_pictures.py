@@ -124,7 +124,7 @@ def test_a_preempted_row_is_computed_again_from_its_slot(family: str, made: Made
 
 @pytest.mark.parametrize("family", ADAPTED)
 def test_by_layers_of_transformers_too(family: str, made: Made) -> None:
-    assert run(made, family, preempt=0.1, budget=80).steps > run(made, family, budget=80).steps
+    assert run(made, family, preempt=0.3, budget=80).steps > run(made, family, budget=80).steps
 
 
 @pytest.mark.parametrize("family", ["qwen3_vl", *slow(*(one for one in FAMILIES if one not in ("qwen3_vl", "gemma3")))])

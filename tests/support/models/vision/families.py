@@ -300,6 +300,24 @@ ADAPTED["gemma4_together"] = GEMMA4._replace(  # as 31B: tokens of a picture see
         **{"use_bidirectional_attention": "vision", "attention_k_eq_v": True, "num_global_key_value_heads": 2},
     },
 )
+ADAPTED["mistral_large4"] = FAMILIES["mistral3"]._replace(
+    config={"model_type": "mistral_large4", "spatial_merge_size": 2},
+    text={
+        **{
+            **TEXT,
+            "num_hidden_layers": 8,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+        },
+        **{"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "head_dim": 8},
+        **{"num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "rope_parameters": None},
+        **{"index_topk": 8, "index_head_dim": 16, "index_n_heads": 16, "first_k_dense_replace": 1},
+        **{"indexer_types": ["full", "shared", "shared", "shared"] * 2},
+        **{"no_rope_layers": [1, 1, 1, 0, 1, 0, 1, 0], "kv_source_layers": [0, 0, 0, 3, 0, 3, 6, 7]},
+    },
+)
+DIVIDED = ("gemma4", "gemma4_together")  # of these, those that several workers can compute
 EVERY = {**FAMILIES, **ADAPTED}
 
 

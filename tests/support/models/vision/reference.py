@@ -74,7 +74,12 @@ class Reference:
         """The processor's tensors of them together."""
         nested = self.family in ("smolvlm", "idefics3")
         own: dict[str, Any] = {}
-        if self.family in ("mistral3", "ministral3", "mistral4"):  # as their processor asks: sides of merged patches
+        if self.family in (
+            "mistral3",
+            "ministral3",
+            "mistral4",
+            "mistral_large4",
+        ):  # as their processor asks: sides of merged patches
             own["patch_size"] = {"height": 8, "width": 8}
         found = self.processor(images=[[*pictures]] if nested else [*pictures], return_tensors="pt", **own)
         wanted = ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask", "image_position_ids")
