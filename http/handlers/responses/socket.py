@@ -20,16 +20,20 @@ from ...errors import ApiError
 from ...generation.fields.depth import check_depth
 from ...middleware.context import CLIENT
 from ...openai.responses.socket import (
+    CANCEL,
     MESSAGE,
     STEER,
     ActiveResponse,
+    SocketMessage,
     SocketSession,
+    cancel_of,
     error_message,
     messages_of,
     new_session,
     not_steered,
     read_message,
 )
+from ...openai.responses.store import CANCELLED
 from ...settings import Settings
 from ...transport.resume import LeftSession, record_of
 from ...transport.websocket import WebSocketChannel, frame
@@ -39,6 +43,7 @@ from .turns import Find, Turn, TurnMaker
 MOST_WAITING = 16  # messages behind the one that is answered
 MOST_WRONG = 16  # messages in a row that cannot be answered
 FULL = "Too many messages wait for the response before them: send one behind the end of the other."
+NOT_ACTIVE = "There is no response before it that could be cancelled."
 WRONG = "None of the last messages could be answered."
 
 
@@ -48,6 +53,12 @@ class Waiting:
 
     raw: bytes
     end: int  # of it, in what the client has sent
+    cancel: SocketMessage | None = None  # if it ends what stands before it, also in another process that reads it again
+    is_heeded: bool = False
+
+    def cancels(self, lane: str | None) -> bool:
+        """Is a response of this lane before it to end?"""
+        return self.cancel is not None and self.cancel.stream_id in (None, lane)
 
 
 class ResponseSocket(Teller[Turn]):
@@ -108,8 +119,9 @@ class ResponseSocket(Teller[Turn]):
             if raw is None:
                 return None
             end = self._upgraded.end_of_message() if self._upgraded is not None else 0
-            self._messages.append(Waiting(raw, end))
+            self._messages.append(Waiting(raw, end, cancel_of(raw)))
             self._came.set()
+            self._heed_cancels()
             waits = sum(len(one.raw) for one in self._messages)
             if len(self._messages) > MOST_WAITING or (len(self._messages) > 1 and waits > self._channel.most):
                 return await self._end(ApiError(429, FULL, code="too_many_messages"), WSCloseCode.POLICY_VIOLATION)
@@ -142,7 +154,9 @@ class ResponseSocket(Teller[Turn]):
             head = read_message(check_depth(message.raw, MESSAGE))
             lane = head.stream_id
             active = ActiveResponse(message.raw, secrets.randbits(64), int(time.time()))
-            turn = None if head.type == STEER else await self._maker().make(active)
+            if head.type == CANCEL and not message.is_heeded:
+                raise ApiError(400, NOT_ACTIVE, "type", "response_cancel_not_active")
+            turn = None if head.type in (STEER, CANCEL) else await self._maker().make(active)
         except ApiError as error:
             self._at, self._wrong = message.end, self._wrong + 1
             self._settle([error_message(error, lane)])
@@ -150,8 +164,8 @@ class ResponseSocket(Teller[Turn]):
             return
         self._at = message.end
         if turn is None:
-            self._wrong += 1
-            self._settle([not_steered(head)])
+            self._wrong += head.type == STEER
+            self._settle([not_steered(head)] if head.type == STEER else [])
             self._free.set()
         else:
             self._under_way(turn, active)
@@ -211,6 +225,16 @@ class ResponseSocket(Teller[Turn]):
             self._begun()
             self._settle(begins=True)
         self.listen(turn)
+        self._heed_cancels()
+
+    def _heed_cancels(self) -> None:
+        """What is generated ends if a message behind it says so."""
+        now = self.now
+        found = [one for one in self._messages if one.cancels(now.lane)] if now is not None else []
+        for one in found:
+            one.is_heeded = True
+        if now is not None and found:
+            self.finish(now, ApiError(CANCELLED, "It was cancelled.", code="response_cancelled"))
 
     def tell(self, now: Turn) -> None:
         if now.job.done.done():
@@ -225,13 +249,15 @@ class ResponseSocket(Teller[Turn]):
     def finish(self, now: Turn, error: ApiError | None) -> None:
         """The end of it, which is told. What fails before anything was told of it is an error of its message."""
         if error is not None and not now.is_told:
-            self._wrong += 1
+            self._wrong += error.status != CANCELLED
             texts = [error_message(error, now.lane)]
         else:
             self._wrong = 0
             events = now.take(now.job.choices[0]) if error is None else now.form.failed(error)
             texts = list(messages_of(events, now.lane))
         self.now, self.session.active = None, None
+        while self._messages and self._messages[0].is_heeded:  # with the end, or a successor would find nothing to end
+            self._at = self._messages.popleft().end
         self._settle(texts, ends=True)
         now.leave()
         self._free.set()

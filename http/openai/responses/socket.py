@@ -15,13 +15,15 @@ import msgspec
 
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode
+from ...generation.fields.depth import check_depth
 from .references import Finder
 from .requests import input_items
 from .schemas import Object, ResponsesRequest
 from .stored import StoredResponse
 
-CREATE, STEER = "response.create", "response.steer"
+CREATE, STEER, CANCEL = "response.create", "response.steer", "response.cancel"
 MESSAGE = "message"  # as it is called where it cannot be read
+LONGEST_CANCEL = 1024  # bytes
 MOST_LANES = 8  # whose last response is remembered
 MOST_UNKEPT = 8 << 20  # bytes of these, pictures and all; of more than 2 MiB a successor knows nothing
 ANYTHING = "?"  # stands for the input that a prepared response has not yet
@@ -96,11 +98,22 @@ def new_session(created: int) -> SocketSession:
 def read_message(raw: bytes) -> SocketMessage:
     """ApiError names what cannot be."""
     message = decode(SocketMessage, raw, whole=MESSAGE)
-    if message.type not in (CREATE, STEER):
+    if message.type not in (CREATE, STEER, CANCEL):
         raise bad_request(f"type: {message.type[:64]!r} is not supported: it must be {CREATE!r}.", "type")
     if message.background:
         raise bad_request("background is not supported over a WebSocket.", "background")
     return message
+
+
+def cancel_of(raw: bytes) -> SocketMessage | None:
+    """The message, if it ends what stands before it. What is wrong with any other is told in its turn."""
+    if len(raw) > LONGEST_CANCEL:
+        return None
+    try:
+        message = read_message(check_depth(raw, MESSAGE))
+    except ApiError:
+        return None
+    return message if message.type == CANCEL else None
 
 
 def streamed(body: ResponsesRequest, prepares: bool) -> ResponsesRequest:

@@ -15,7 +15,7 @@ from openai import OpenAI
 
 from tests.server.api.test_tool_calls import PARIS, TOOLS
 from tests.server.dialects.conftest import LONG
-from tests.support.server import WAIT_S, Server
+from tests.support.server import WAIT_S, Server, stopped
 
 TOOL = {"type": "function", **TOOLS[0]["function"]}
 
@@ -98,3 +98,22 @@ async def test_one_goes_on_from_a_response_whichever_frontend_keeps_it(
             async with session.post(url, json={"previous_response_id": name, **short}) as answer:
                 assert answer.status == 200, await answer.text()
                 assert (await answer.json())["previous_response_id"] == name
+
+
+async def test_a_response_is_cancelled_whichever_life_of_its_frontend_is_told(
+    scripted_server: Server, kill_frontends: Callable[[], None]
+) -> None:
+    """And once: a successor that reads messages again cancels nothing that comes behind."""
+    async with aiohttp.ClientSession() as session:
+        async with session.ws_connect(f"{scripted_server.base_url}/v1/responses") as socket:
+            for _ in range(2):
+                await socket.send_json({"type": "response.create", "store": False, "input": "<long>"})
+                assert (await socket.receive_json(timeout=WAIT_S))["type"] == "response.created"
+                with stopped(scripted_server, "worker"):
+                    kill_frontends()
+                    await socket.send_json({"type": "response.cancel"})
+                    while (event := await socket.receive_json(timeout=WAIT_S))["type"] != "response.failed":
+                        assert event["type"] != "response.completed"
+                    kill_frontends()
+                response = await turn(socket, {1: kill_frontends}, input="<long>")
+                assert response["output"][0]["content"][0]["text"] == LONG

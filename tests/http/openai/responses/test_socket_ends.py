@@ -10,7 +10,7 @@ import pytest
 from actorserve.http.handlers.responses.socket import MOST_WAITING, MOST_WRONG
 from actorserve.http.middleware.context import DRAIN
 from actorserve.http.transport.websocket import WebSocketChannel
-from tests.http.fakes import finish_all
+from tests.http.fakes import finish_all, rendered, say
 from tests.http.realtime.test_client_secrets import OfFile
 from tests.http.serving import PATIENCE_S, Served, serving
 
@@ -23,6 +23,39 @@ async def test_nobody_is_steered(served: Served) -> None:
         event = await socket.next()
         assert event["type"] == "response.steer.failed" and event["error"]["code"] == "steering_not_supported"
         assert event["steer"] == {"input": "left", "previous_response_id": "resp_1"}
+
+
+async def test_what_is_generated_is_cancelled(served: Served) -> None:
+    """Behind its first event, and what waits behind it; not what comes later, nor another lane's."""
+    async with connected(served) as socket:
+        await socket.create(input="hi")
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "well")
+        assert (await socket.next())["type"] == "response.created"
+        await socket.send("response.cancel")
+        last = (await socket.end())[-1]
+        assert last["type"] == "response.failed" and last["response"]["error"]["message"] == "It was cancelled."
+        assert await served.release() is job
+        await answered(served, socket)
+        await socket.create(input="hi", stream_id="a")
+        await socket.create(input="hi", stream_id="b")
+        job = await served.job()
+        await socket.send("response.cancel", stream_id="b")
+        finish_all(job)
+        assert [event["type"] for event in await socket.end()][-1] == "response.completed"
+        error = (await socket.end())[-1]
+        assert (error["error"]["code"], error["stream_id"]) == ("response_cancelled", "b")
+        await served.job()
+        await answered(served, socket)
+
+
+async def test_nothing_is_cancelled_where_nothing_is_generated(served: Served) -> None:
+    async with connected(served) as socket:
+        await socket.send("response.cancel")
+        error = (await socket.next())["error"]
+        assert (error["code"], error["param"]) == ("response_cancel_not_active", "type")
+        await answered(served, socket)
 
 
 async def test_who_steers_again_and_again_is_closed_too(served: Served) -> None:
