@@ -223,6 +223,7 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
         VIDEO: Expansion("<|video|>", "video_token", ("<|video|>", "video_token"), gemma4_film),
         AUDIO: Expansion("<|audio|>", "audio_token", ("<|audio|>", "audio_token"), _gemma4_sound),
     },
+    "glm5_next": {IMAGE: Expansion("<|image|>", "image_token", ("<|image|>", "image_token"), _qwen)},
     "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, embeds=_llava_embeds)},
     "llava_next": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava_next, embeds=_one_by_one)},
     **{

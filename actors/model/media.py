@@ -19,6 +19,7 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "llava": (IMAGE,),
     "llava_next": (IMAGE,),
     **dict.fromkeys(("mistral3", "mistral_large4"), (IMAGE,)),
+    "glm5_next": (IMAGE,),
     "internvl": (IMAGE, VIDEO),
     "idefics3": (IMAGE,),
     "smolvlm": (IMAGE, VIDEO),

@@ -22,6 +22,7 @@ from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.memory.kv_memory import kv_type
+from actorserve.actors.worker.cpu.memory.states import RowStates
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_decoder
@@ -76,7 +77,8 @@ def make_runner(
     pools = make_pools(model.kv, blocks, config.block_size, kv_type(config, model))
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
     verifier = DraftVerifier(proposer, rows, own.shape[1]) if proposer else None
-    return CpuRunner(model, pools, own, config.block_size, rows, verifier=verifier, vision=vision)
+    kept = RowStates(model.kv.states, rows, 0, model.dtype) if model.kv.states else None
+    return CpuRunner(model, pools, own, config.block_size, rows, verifier=verifier, states=kept, vision=vision)
 
 
 def plain_memory(runner: CpuRunner) -> list[PoolMemory]:

@@ -23,6 +23,7 @@ PLACES = {  # of each architecture: what names its tokens, and what they are whe
         **{"image_token_id": 258_880, "audio_token_id": 258_881, "video_token_id": 258_884},
     },
     "MistralLarge4ForConditionalGeneration": {"image_token_index": 10},
+    "Glm5NextForConditionalGeneration": {"image_token_id": 154_854},
 }
 MOST_SOFT_TOKENS = 280
 FILES = (PROCESSOR_FILE, "preprocessor_config.json")  # one of which tells how pictures become tensors

@@ -19,7 +19,7 @@ from ..cpu.memory.window_tables import TabledAttention
 from ..vision.attention import PictureAttention
 from ..vision.step import VisionStep
 
-TOWERS = ("vision_tower", "embed_vision", "audio_tower", "embed_audio", "multi_modal_projector")
+TOWERS = ("vision_tower", "embed_vision", "visual", "audio_tower", "embed_audio", "multi_modal_projector")
 
 
 class GivenPictures:

@@ -36,7 +36,7 @@ LISTED = {  # patches, some of them none
 }
 MASKS = ("feature_attention_mask", "input_features_mask")  # which frames are a sound's own
 TILES = ("llava_next", "smolvlm", "idefics3")  # pictures of several parts, which have a dimension of their own
-PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")  # a row of numbers each
+PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm5_next")  # a row of numbers each
 
 
 class MediaSource(Protocol):

@@ -317,6 +317,40 @@ ADAPTED["mistral_large4"] = FAMILIES["mistral3"]._replace(
         **{"no_rope_layers": [1, 1, 1, 0, 1, 0, 1, 0], "kv_source_layers": [0, 0, 0, 3, 0, 3, 6, 7]},
     },
 )
+ADAPTED["glm5_next"] = Family(  # layers with states, and layers that choose what they see by groups
+    {"model_type": "glm5_next"},
+    {
+        **{
+            **TEXT,
+            "num_hidden_layers": 6,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+        },
+        **{"kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 0, "qk_nope_head_dim": 16, "v_head_dim": 16},
+        **{"head_dim": 0, "num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "rope_parameters": None},
+        **{"index_topk": 8, "index_head_dim": 16, "index_n_heads": 16, "index_kpool": 2, "hc_mult": 4},
+        **{"linear_head_dim": 16, "linear_num_heads": 4, "indexer_types": ["full"] * 6, "pad_token_id": 0},
+        "layer_types": ["linear_attention", "linear_attention", "indexed_attention"] * 2,
+        "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 4,
+    },
+    {
+        **{"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4},
+        **{"out_hidden_size": 64, "projection_intermediate_size": 64},
+    },
+    ("<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>", "<|image|>", "<|video|>"),
+    {
+        **{"image_start_token_id": "<|begin_of_image|>", "image_end_token_id": "<|end_of_image|>"},
+        **{"video_start_token_id": "<|begin_of_video|>", "video_end_token_id": "<|end_of_video|>"},
+        **{"image_token_id": "<|image|>", "video_token_id": "<|video|>"},
+    },
+    "<|begin_of_image|><|image|><|end_of_image|>",
+    "Glm5NextProcessor",
+    {
+        **{"image_processor_type": "Glm5NextImageProcessor", "patch_size": 4, "min_image_tokens": 4},
+        "max_image_tokens": 40,
+    },
+)
 DIVIDED = ("gemma4", "gemma4_together")  # of these, those that several workers can compute
 EVERY = {**FAMILIES, **ADAPTED}
 
