@@ -69,7 +69,7 @@ class Job:
         self.prompts = prompts
         self.params = params
         self.rendering = rendering or {}
-        self.counted = "n"  # the field that asks for so many choices
+        self.counted = "n"  # the field that asks for so many sequences
         self.seeds_differ = False  # also those of its prompts: the client gave none
         self.fields: Sequence[str] = ()  # where each prompt stands in the request, if not all in one field
         self.make_parser = make_parser

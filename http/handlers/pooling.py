@@ -204,7 +204,7 @@ class PoolingApi:
         request_id = name_request(request, body.request_id)
         asked = work(body, self._settings, prompts, wanted, (request_id, request[CLIENT], field))
         job = Job(asked.prompts, [asked.params], asked.rendering)
-        job.fields = fields or numbered(field, len(prompts))
+        job.fields, job.counted = fields or numbered(field, len(prompts)), field
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
         noted = request[NOTED] = RequestContext(request_id, model, job)
         log_prompts(noted, self._settings.max_log_len)

@@ -96,6 +96,8 @@ def test_prompts_by_name(client: httpx.Client, encoder: Path) -> None:
     assert cosines(plain, wanted) < EXACT
     refused(client, "/v1/embeddings", {"input": "a", "prompt_name": "nothing"}, "prompt_name", "query, document")
     refused(client, "/v1/embeddings", {"input": [1], "prompt_name": "query"}, "prompt_name", "token ids")
+    refused(client, "/v1/embeddings", {"input": ["a"] * 1000}, "input", "input: 1000 sequences")
+    refused(client, "/rerank", {"query": "a", "documents": [*map(str, range(1000))]}, "documents", "1001 sequences")
 
 
 def test_a_text_is_cut_between_its_marks(client: httpx.Client, encoder: Path) -> None:
