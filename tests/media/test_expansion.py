@@ -33,6 +33,7 @@ CLASSES = {  # modules and classes of their processors; those of which a part is
     "qwen3_vl": ("qwen3_vl", "Qwen3VLProcessor"),
     "gemma3": ("gemma3", "Gemma3Processor"),
     "gemma4": ("gemma4", "Gemma4Processor"),
+    "glm5_next": ("glm5_next", "Glm5NextProcessor"),
     "llava": ("llava", "LlavaProcessor"),
     "llava_next": ("llava_next", "LlavaNextProcessor"),
     "pixtral": ("pixtral", "PixtralProcessor"),

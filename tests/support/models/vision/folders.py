@@ -114,6 +114,14 @@ KINDS: dict[str, Kind] = {
         | {"max_soft_tokens": 70, "do_normalize": False},
         {"vision_config": {**CLIP, "model_type": "gemma4_vision", "patch_size": 4, "pooling_kernel_size": 2}},
     ),
+    "glm5_next": Kind(
+        *("<|image|>", {"image_token": "<|image|>", "video_token": "<|video|>"}),
+        {"image_processor_type": "Glm5NextImageProcessor", "patch_size": 4, "min_image_tokens": 4}
+        | {"max_image_tokens": 40},
+        {"vision_config": {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4}},
+        more=("<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>"),
+        around=("<|begin_of_image|>", "<|end_of_image|>"),
+    ),
     "llava": Kind(
         *("<image>", {"image_token": "<image>"}),
         {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28}, **MEAN}
@@ -225,6 +233,8 @@ def _write_files(folder: Path, kind: str, ids: dict[str, int | None]) -> None:
     text = {**TEXT_CONFIG, "vocab_size": 448}
     if kind.startswith("qwen"):
         text |= _SECTIONS | ({"head_dim": 16} if kind.startswith("qwen3") else {})
+    elif kind == "glm5_next":
+        text |= {"num_key_value_heads": 4}
     elif kind == "gemma4":
         text |= {"head_dim": 16, "global_head_dim": 16}
     elif kind == "gemma3":
