@@ -98,6 +98,8 @@ class LoadingApi:
     async def remove(self, request: web.Request) -> web.Response:
         """DELETE /models: files are not the clients'."""
         asked = decode_query(LlamaModelQuery, request.query).model
+        if not asked:
+            raise bad_request("model must be named in the query: DELETE /models?model=NAME.", "model")
         if asked not in self._settings.all_served:
             raise no_model(asked)
         raise bad_request("model: none is deleted by clients; POST /models/unload gives back what it takes.", "model")

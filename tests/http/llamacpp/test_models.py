@@ -108,6 +108,7 @@ async def test_so_many_may_watch(monkeypatch: pytest.MonkeyPatch) -> None:
         ("POST", "/models", {}, 400, "model"),
         ("DELETE", "/models?model=second", None, 400, "none is deleted by clients"),
         ("DELETE", "/models?model=other", None, 404, "other"),
+        ("DELETE", "/models", None, 400, "model must be named in the query"),
     ],
 )
 async def test_models_are_those_that_the_server_was_started_with(
