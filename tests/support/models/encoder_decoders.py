@@ -15,7 +15,7 @@ from typing import Any
 from actorserve import LLM, ConfigError, EngineDead, SamplingParams
 from actorserve.actors.llm.inside import InProcess
 from actorserve.actors.scheduler.actor import SchedulerActor
-from tests.support.models.census import Row
+from tests.support.models.census import Row, plan_by_no_clock
 from tests.support.models.checkpoints import VOCABULARY, write_tokenizer
 
 KINDS = "t5 bart mbart pegasus marian led t5gemma t5gemma2".split()
@@ -112,10 +112,11 @@ def served(folder: Path, answer: int = ANSWER, **changes: Any) -> tuple[list[lis
     """(answers, how often one was preempted, how it was computed)."""
     params = SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)
     with LLM(str(folder), in_process=True, **options(**changes)) as llm:
-        outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts()], params, use_tqdm=False)
         link = llm._engine._link
         assert isinstance(link, InProcess)
         (scheduler,) = [actor.scheduler for actor, _ in link._actors if isinstance(actor, SchedulerActor)]
+        plan_by_no_clock(scheduler)
+        outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts()], params, use_tqdm=False)
         preempted = scheduler.preemptions + scheduler.planner.memory.preemptions
         model: Any = next(actor.runner.model for actor, _ in link._actors if hasattr(actor, "runner"))
         assert [output.prompt_token_ids for output in outputs] == prompts()

@@ -16,6 +16,7 @@ from tests.support.models.own_code.bailing_v3 import FLASH, LAYERS, TINY, UNEVEN
 
 from ..loaded import load, logits_of
 
+LONG = 40  # tokens of an answer, of which memory runs out
 LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
 KINDS = {"tiny": TINY, "flash": FLASH, "uneven": UNEVEN}
 
@@ -45,7 +46,7 @@ def test_logits_are_those_of_its_formulas(kind: str, tmp_path: Path) -> None:
 
 def test_answers_in_a_crowd_are_those_of_its_formulas(crowded: Path) -> None:
     """In chunks, preempted, and once more."""
-    (first, again), preempted, _, way = served(crowded, **tight(crowded))
+    (first, again), preempted, _, way = served(crowded, LONG, **tight(crowded))
     alone = Reference(crowded)
     assert first == [alone.greedy(ids, answer) for ids, answer in zip(prompts(), first, strict=True)]
     assert again == first and preempted and way == "rows"
