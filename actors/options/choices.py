@@ -108,6 +108,7 @@ ReasoningParser = Literal[
     "apertus",
     "seed_oss",
     "minimax_m2",
+    "minimax_m2_append_think",
     "minimax_m3",
     "gemma4",
     "kimi_k2",

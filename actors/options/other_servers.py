@@ -127,10 +127,11 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     | {"qwen3_json": "hermes", "step5": "qwen3_coder", "hy_v4": "hy_v3"},
     "reasoning_parser": {"gpt_oss": "openai_gptoss", "deepseek_v31": "deepseek_v3", "deepseek_v32": "deepseek_v3"}
     | {"glm47": "glm45", "mimo": "qwen3", "holo2": "qwen3", "interns1": "qwen3", "nano_v3": "nemotron_v3"}
-    | {"hunyuan": "hy_v3", "minimax": "minimax_m2", "qwen3_thinking": "qwen3", "nemotron_3": "nemotron_v3"}
+    | {"hunyuan": "hy_v3", "minimax": "minimax_m2", "minimax_append_think": "minimax_m2_append_think"}
+    | {"qwen3_thinking": "qwen3", "nemotron_3": "nemotron_v3"}
     | {"apertus2509": "apertus", "ling3": "glm45", "poolside_v1": "deepseek_v3", "step5": "deepseek_r1"}
     | {"minicpmv": "qwen3", "hy_v4": "hy_v3", "deepseek_v41": "deepseek_v4"}
-    | {"gigachat35": "deepseek_v3"},
+    | {"gigachat35": "deepseek_v3", "granite_thinking_parser": "nemotron_v3", "nanbeige": "qwen3", "dots": "qwen3"},
 }
 
 SAME = {  # field: names that take the same value

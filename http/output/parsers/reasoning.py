@@ -1,8 +1,8 @@
-"""Reasoning that stands between two markers, before the content."""
+"""Reasoning that stands between two markers, before the content, or within it."""
 
 from __future__ import annotations
 
-from ..events import Content, OutputParser, Piece
+from ..events import Content, OutputParser, Piece, ReasoningText
 from .base import Broken, Reader, Steps, beginning_of_marker
 
 
@@ -86,6 +86,59 @@ class ThinkingReader(Reader):
     def _at_end(self) -> None:
         if self._held is not None:
             self._first(beginning_of_marker(self._let_go() + self._text[self._at :]))
+
+
+class MarkedThinking(Reader):
+    """One block of it first in the text, with its markers and all space as it stands. `inside`: the text begins in
+    a block, whose first marker the prompt has said.
+    """
+
+    def __init__(self, start: str, end: str, inside: bool) -> None:
+        super().__init__()
+        self._start, self._end, self._inside = start, end, inside
+
+    def _read(self) -> Steps[None]:
+        yield from self._char()
+        if self._inside:
+            self._reasoning(self._start)
+        self._held = []  # white space, until it is known whether the model says the first marker itself
+        try:
+            yield from self._space()
+            yield from self._expect(self._start)
+            said = self._let_go()
+            self._reasoning("" if self._inside else said)
+        except Broken:
+            self._first(self._let_go())
+            if not self._inside:
+                yield from self._until((), self._content)
+        self._reasoning((yield from self._until((self._end,), self._reasoning)))
+        yield from self._until((), self._content)
+
+    def _first(self, text: str) -> None:
+        (self._reasoning if self._inside else self._content)(text)
+
+    def _at_end(self) -> None:
+        if self._held is not None:
+            self._first(beginning_of_marker(self._let_go() + self._text[self._at :]))
+
+
+class WithinContent:
+    """What another parser finds, with reasoning as content."""
+
+    def __init__(self, parser: OutputParser) -> None:
+        self._parser = parser
+
+    def feed(self, text: str) -> list[Piece]:
+        """The pieces that this text completes."""
+        return _as_content(self._parser.feed(text))
+
+    def finish(self) -> list[Piece]:
+        """What was held back."""
+        return _as_content(self._parser.finish())
+
+
+def _as_content(pieces: list[Piece]) -> list[Piece]:
+    return [Content(piece.text) if isinstance(piece, ReasoningText) else piece for piece in pieces]
 
 
 class Unwrapped(Reader):

@@ -27,10 +27,11 @@ from .formats.pythonic import Pythonic, PythonLines, ToolCode
 from .formats.sections import DeepSeekV3, DeepSeekV31, KimiK2
 from .formats.tagged import Dots, MiniCPM5, MinimaxM2, Qwen3Coder, SeedOss, Step3
 from .formats.typed_tags import DeepSeekV32, DeepSeekV41, GigaChat35, KimiK3
-from .reasoning import Chain, Plain, ThinkingReader, Unwrapped
+from .reasoning import Chain, MarkedThinking, Plain, ThinkingReader, Unwrapped, WithinContent
 
 JSON_ARRAY = "json_array"  # where a grammar forces calls; no option
 HARMONY_TOOLS, HARMONY_REASONING = "openai", "openai_gptoss"
+THINKS_IN_CONTENT = "minimax_m2_append_think"  # for clients that send it back so in the next turn
 
 TOOL_PARSERS: dict[str, Callable[[Schemas], OutputParser]] = {
     **{name: partial(MarkedCalls, form) for name, form in JSON_FORMS.items()},
@@ -93,6 +94,7 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
     "seed_oss": ("<seed:think>", "</seed:think>"),
     "longcat": ("<longcat_think>", "</longcat_think>"),
     "minimax_m2": _THINK,
+    THINKS_IN_CONTENT: _THINK,
     "solar_open2": ("<|think:start|>", "<|think:end|>"),
     "minimax_m3": ("<mm:think>", "</mm:think>"),
     "kimi_k3": ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
@@ -176,6 +178,7 @@ REASONING_PARSERS: dict[str, Callable[[bool], OutputParser]] = {
     **{name: _answering(name) for name in ANSWER_TAGS},
     "granite": _granite,
     "hy_v3": _hunyuan,
+    THINKS_IN_CONTENT: partial(MarkedThinking, *THINK_MARKERS[THINKS_IN_CONTENT]),
     HARMONY_REASONING: _harmony,
 }
 
@@ -195,7 +198,8 @@ def make_parser(
     first = REASONING_PARSERS[reasoning](opened)
     if (calls := CALL_BEGINS.get((reasoning, tools or ""))) and isinstance(first, ThinkingReader):
         first.may_end_at(*calls)
-    return Chain(first, second) if second else first
+    made = Chain(first, second) if second else first
+    return WithinContent(made) if reasoning == THINKS_IN_CONTENT else made
 
 
 CALL_BEGINS: dict[tuple[str, str], tuple[str, ...]] = {

@@ -14,6 +14,7 @@ from actorserve.http.output.parsers.registry import (
     NEEDS_SPECIAL,
     REASONING_PARSERS,
     THINK_MARKERS,
+    THINKS_IN_CONTENT,
     TOOL_PARSERS,
     detect,
     make_parser,
@@ -132,6 +133,12 @@ def test_names_that_users_know() -> None:
 def test_gate_of_stop_strings_agrees_with_the_parser(reasoning: str) -> None:
     """What stands before the end marker is no content, what stands behind it no reasoning."""
     start, end = THINK_MARKERS[reasoning]
+    if reasoning == THINKS_IN_CONTENT:
+        for opened in (True, False):  # all is content, whose thinking ends with the marker as it comes
+            parser = make_parser(reasoning=reasoning, tools="hermes", schemas={}, opened=opened)
+            assert parser.feed(f"{start}a") == [Content(start), Content("a")]
+            assert parser.feed(f"{end}b") == [Content(end), Content("b")]
+        return
     harmony = reasoning == "openai_gptoss"
     thought, answer = ("<|message|>a<|end|><|start|>assistant", "<|message|>b") if harmony else ("a", "b")
     parser = make_parser(reasoning=reasoning, tools=None, schemas={})

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from actorserve.http.output.parsers.registry import ANSWER_TAGS, CALL_BEGINS, THINK_MARKERS
+from actorserve.http.output.parsers.registry import ANSWER_TAGS, CALL_BEGINS, THINK_MARKERS, THINKS_IN_CONTENT
 from tests.http.output.parsers.samples import Sample
 
 _ENDED_BY_CALLS = {reasoning for reasoning, _ in CALL_BEGINS}
 PLAIN = {  # one of each kind
     (THINK_MARKERS[name], ANSWER_TAGS.get(name), name in _ENDED_BY_CALLS): name
     for name in THINK_MARKERS
-    if name != "openai_gptoss"
+    if name not in ("openai_gptoss", THINKS_IN_CONTENT)
 }
 _CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 
@@ -45,8 +45,31 @@ def _of(name: str) -> list[Sample]:
     ]
 
 
+_KEPT = [
+    Sample(label, text, reasoning=THINKS_IN_CONTENT, opened=opened, content=content)
+    for label, text, opened, content in (
+        ("marked", "<think>\na\n</think>\n\nb</think>", False, "<think>\na\n</think>\n\nb</think>"),
+        ("opened", "\na < </\n</think>\n\nb<think>c", True, "<think>\na < </\n</think>\n\nb<think>c"),
+        ("opened twice", "\n<think>a</think>b", True, "<think>a</think>b"),
+        ("opened, ends in a marker", "a</thi", True, "<think>a</thi"),
+        ("opened, begins as the marker", " <thi", True, "<think> <thi"),
+        ("no thought", "</think>\nb", True, "<think></think>\nb"),
+        ("not opened", " a</think>b", False, " a</think>b"),
+        ("nothing", "", True, ""),
+    )
+]
 THOUGHTS = [
     *(sample for name in PLAIN.values() for sample in _of(name)),
+    *_KEPT,
+    Sample(
+        "calls in kept thought and behind it",
+        f"{_CALL}</think>\n{_CALL}",
+        "hermes",
+        THINKS_IN_CONTENT,
+        opened=True,
+        content=f"<think>{_CALL}</think>",
+        calls=(("now", {}),),
+    ),
     Sample(
         "again",
         "[THINK]a[/THINK]b\n[THINK]c[/THINK]\n[THINK]d[/THINK]e",
