@@ -78,12 +78,8 @@ def check_traits(traits: Traits) -> None:
     """Unfit if its attention cannot be that of kernels, or it counts positions itself: then each row would go alone."""
     if not traits.paged:
         raise Unfit(f"needs attention of transformers' own, which a GPU's worker has not {INSTEAD}: it {traits.reason}")
-    for there, what in (
-        (not (traits.positions or traits.stateful), "counts positions by itself"),
-        (bool(traits.gathered), "makes keys and values anew of what it keeps, at each step"),
-    ):
-        if there:
-            raise Unfit(f"{what}, which by layers of transformers a GPU's worker cannot {INSTEAD}")
+    if not (traits.positions or traits.stateful):
+        raise Unfit(f"counts positions by itself, which by layers of transformers a GPU's worker cannot {INSTEAD}")
 
 
 def _attending(kv: KVSpec) -> list[LayerAttention]:

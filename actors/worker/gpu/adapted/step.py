@@ -2,7 +2,7 @@
 kernels over paged KV.
 
 A layer's keys and values are written when it attends to them, by the kernel that else rotates, which turns these by no
-angle; layers that read another's find them written.
+angle; layers that read another's find them written. Of latents see latents.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from actorserve.kernels.pages import ByHead, Scoring
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
 
 from ...adapter.hooks import Call, Unfit
+from ...adapter.probe import AttentionCall
 from ..executor import GpuBatch, attend
+from .latents import LatentSizes
 from .shape import SeenLayers
 
 
@@ -50,6 +52,8 @@ class DeviceStep:
         asked = next(self.calls, None)
         if asked is None:
             raise Unfit("asks for attention more often than when it was tried")
+        if asked.gathered:
+            return self._attend_latents(call, asked)
         keys, values = self.given[asked.source]
         if call.keys is not keys or call.values is not values:
             raise Unfit("attends to other keys than when it was tried")
@@ -59,11 +63,27 @@ class DeviceStep:
         if asked.layer == asked.source:
             new = _flat(keys, width), _flat(values, pools.values.shape[3])
             rotate_and_write(queries, *new, self.nowhere, batch.inputs.slots, self.unturned, pools)
-        sinks: Tensor | None = call.options.get("s_aux")
-        by_head = ByHead() if sinks is None else ByHead(sinks.float().contiguous())
-        seen = attend(queries, pools, batch, self.scorings[asked.layer], by_head)
+        seen = attend(queries, pools, batch, self.scorings[asked.layer], _sinks(call))
         rows, heads, tokens, _ = call.queries.shape
         return seen.view(rows, tokens, heads, -1)[..., : values.shape[3]]
+
+    def _attend_latents(self, call: Call, asked: AttentionCall) -> Tensor:
+        """The keys that it is given are of this step's tokens alone."""
+        sizes, pools = LatentSizes.of(call.module), self.pools[asked.source]
+        width = pools.keys.shape[3]
+        queries, batch = sizes.absorb(call, width), self.batches[asked.layer]
+        if asked.layer == asked.source:
+            keys = _flat(torch.cat(self.given[asked.source], -1), width)
+            kept = Pools(pools.keys, pools.values[..., :0])  # values are parts of the keys
+            rotate_and_write(queries, keys, keys[..., :0], self.nowhere, batch.inputs.slots, self.unturned, kept)
+        seen = attend(queries, pools, batch, self.scorings[asked.layer], _sinks(call))
+        rows, heads, tokens, _ = call.queries.shape
+        return sizes.expand(call.module, seen).reshape(rows, tokens, heads, -1)
+
+
+def _sinks(call: Call) -> ByHead:
+    sinks: Tensor | None = call.options.get("s_aux")
+    return ByHead() if sinks is None else ByHead(sinks.float().contiguous())
 
 
 def _flat(heads: Tensor, width: int) -> Tensor:

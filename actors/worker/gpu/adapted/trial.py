@@ -28,6 +28,7 @@ from ..executor import GpuBatch
 from ..layers.scratch import widest_of
 from ..memory import is_out_of_memory, make_pools
 from .groups import KeptRows
+from .latents import absorbed
 from .model import AdaptedGpuModel
 from .shape import AdaptedShape, check_traits, shape_of
 
@@ -69,7 +70,7 @@ def seen_shape(model: Any, traits: Traits) -> AdaptedShape:
         ids = torch.ones(1, TOKENS, dtype=torch.long)
         hidden = passes.hidden(ids, torch.arange(TOKENS)[None], traits.caches.make(recorder))[0]
         words = passes.logits(hidden).shape[1]
-    return shape_of(traits.kv, hidden.shape[1], words)
+    return shape_of(absorbed(traits, recorder), hidden.shape[1], words)
 
 
 class DeviceTrial(Schedule):

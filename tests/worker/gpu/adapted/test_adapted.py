@@ -100,6 +100,8 @@ def make_adapted(config: Config, lookup: Lookup | None = None) -> GpuRunner:
         *slow("stablelm", "phi", "gpt2", "starcoder2", "glm", "nemotron", "exaone4", "olmoe", "granitemoe", "cohere"),
         *slow("gemma2", "gpt_oss", "gemma3n_text", "qwen3_moe", "persimmon"),
         *slow(*PUBLISHED, "mimo_v2_flash"),  # heads of whose layers differ
+        "minicpm3",  # which keeps latents, as those of the next line do
+        *slow("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash", "youtu", "axk1"),
     ],
 )
 def test_it_draws_what_transformers_draws(kind: str, folders: Folders) -> None:
@@ -120,6 +122,24 @@ def test_drafts_are_found_in_the_text(folders: Folders) -> None:
     answers = driver.run([Sequence(circle, 9)])
     assert_greedy(reference(folder), [circle], answers, 9)
     assert driver.accepted
+
+
+def test_latents_are_kept_once(folders: Folders) -> None:
+    """With what turns behind them, as wide as kernels take it; those of odd ranks have zeros behind both."""
+    config = config_of(folders("minicpm3"))
+    model = load_on_gpu(config, resolve_model(config), DEVICE)
+    own: Any = model.passes.model.config
+    (pool,) = {(one.kv_heads, one.key_dim, one.value_dim, one.values_in_keys) for one in model.shape.kv.layers if one}
+    assert pool == (1, -(-(own.kv_lora_rank + own.qk_rope_head_dim) // 16) * 16, own.kv_lora_rank, True)
+
+
+@pytest.mark.parametrize("rank", [*slow(12), 20])
+def test_latents_of_any_rank(rank: int, folders: Folders, tmp_path: Path) -> None:
+    """Logits of all positions are compared as it is loaded."""
+    write_tiny("minicpm3", tmp_path, kv_lora_rank=rank)
+    config = config_of(tmp_path)
+    model = load_on_gpu(config, resolve_model(config), DEVICE)
+    assert {(one.key_dim, one.value_dim) for one in model.shape.kv.layers if one} == {(32, 32 if rank > 16 else 16)}
 
 
 @pytest.mark.slow
@@ -144,7 +164,7 @@ def test_keys_and_values_of_8_bits(folders: Folders) -> None:
         ("rwkv", r"is not right on this GPU \(--device cpu tries other ways, too\): "),
         ("bloom", r"needs attention of transformers' own.*--device cpu"),
         ("bart", r"counts positions by itself.*--device cpu"),
-        ("deepseek_v3", r"makes keys and values anew of what it keeps.*--device cpu"),
+        ("jetmoe", r"makes keys and values anew of what it keeps.*--device cpu"),
     ],
 )
 def test_kinds_of_a_cpu_alone(kind: str, words: str, folders: Folders) -> None:

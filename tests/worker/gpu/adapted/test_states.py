@@ -38,6 +38,8 @@ from tests.scheduler import engine_model  # noqa: E402
 from tests.scheduler.engine_model import MAX_TOKENS, Bench  # noqa: E402
 from tests.support.models.census import write_tiny  # noqa: E402
 from tests.support.models.greedy import assert_greedy, reference  # noqa: E402
+from tests.support.models.own_code.bailing_v3 import FLASH, TINY, UNEVEN  # noqa: E402
+from tests.support.models.own_code.bailing_v3 import write as write_ling  # noqa: E402
 from tests.support.selection import slow  # noqa: E402
 
 from ...driver import LENGTH, Sequence, config_for, sizes_of_passes  # noqa: E402
@@ -105,7 +107,9 @@ def make_stateful(
     [
         "qwen3_next",
         "mamba2",
+        "kimi_linear",
         *slow("qwen3_5_text", "qwen3_5_moe_text", "lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h", "bamba"),
+        *slow("bailing_hybrid"),
         *slow(
             "jamba", "mamba", "zamba2", "recurrent_gemma", "minimax", "olmo_hybrid", "lfm2_moe", "zaya", "falcon_mamba"
         ),
@@ -121,6 +125,15 @@ def test_it_draws_what_transformers_draws(kind: str, folders: Folders) -> None:
     sequences = [Sequence(prompt(size, size), 4) for size in (9, 20, 1, 31)]
     answers = GpuDriver(runner, preempt=0.1, seed=6).run(sequences)
     assert_greedy(reference(folder), [one.prompt for one in sequences], answers, 4)
+
+
+@pytest.mark.parametrize("fields", slow(TINY, FLASH, UNEVEN))
+def test_layers_that_are_completed_here(fields: dict[str, Any], tmp_path: Path) -> None:
+    """Ling 3.0: logits of all positions are those that its layers make on a CPU, which their own tests compare."""
+    write_ling(tmp_path, fields)
+    config = config_of(tmp_path, model_impl="auto")
+    found = load_on_gpu(config, resolve_model(config), DEVICE)
+    assert all(layer.values_in_keys for layer in found.shape.kv.layers if layer)
 
 
 @pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_next", "lfm2")])
@@ -182,7 +195,7 @@ class StatefulBench(Bench):
         self.workers += 1
 
 
-@pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_next", "recurrent_gemma")])
+@pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_next", "recurrent_gemma", "kimi_linear")])
 def test_rows_go_on_from_snapshots_and_behind_deaths(
     kind: str, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
