@@ -93,7 +93,7 @@ def test_time_is_linear() -> None:
         return process_time() - begin
 
     most = 24 * min(seconds(1 << 18) for _ in range(2))
-    assert seconds(1 << 21) < most or seconds(1 << 21) < most
+    assert any(seconds(1 << 21) < most for _ in range(8)), "one run that nobody disturbed will do"
 
 
 @pytest.mark.parametrize("step", [7, LONGEST])

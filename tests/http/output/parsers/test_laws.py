@@ -249,8 +249,8 @@ def cpu_seconds(make: Callable[[], OutputParser], text: str) -> float:
     ],
 )
 def test_time_is_linear(tools: str, reasoning: str | None, begin: str, unit: str) -> None:
-    """Eight times the text takes about eight times as long; what looks at all of it again would take 64 times. A run
-    that was disturbed may be done again.
+    """Eight times the text takes about eight times as long; what looks at all of it again would take 64 times, in
+    each run: those that were disturbed are done again.
     """
 
     def make() -> OutputParser:
@@ -258,4 +258,4 @@ def test_time_is_linear(tools: str, reasoning: str | None, begin: str, unit: str
 
     short, long = (begin + (unit * size)[:size] for size in (3_000, 24_000))
     most = 24 * min(cpu_seconds(make, short) for _ in range(2))
-    assert cpu_seconds(make, long) < most or cpu_seconds(make, long) < most
+    assert any(cpu_seconds(make, long) < most for _ in range(8))
