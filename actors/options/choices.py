@@ -93,6 +93,7 @@ ToolParser = Literal[
     "mimo",
     "hy_v3",
     "minicpm5",
+    "plamo3",
 ]
 ReasoningParser = Literal[
     "auto",
@@ -127,4 +128,5 @@ ReasoningParser = Literal[
     "hy_v3",
     "solar_open2",
     "apriel",
+    "plamo3",
 ]

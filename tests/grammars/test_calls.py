@@ -153,6 +153,13 @@ def test_a_call_or_an_answer(parser: str) -> None:
             "</arg_key:opensource>\n<arg_value:opensource>Oslo</arg_value:opensource>\n</tool_call:opensource>\n"
             "</tool_calls:opensource>",
         ),
+        (
+            "plamo3",
+            "<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>weather"
+            "<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>"
+            '{"town": "Oslo"}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>'
+            "<|plamo:end_tool_requests:plamo|>",
+        ),
         ("minicpm5", '<function name="weather"><param name="town">Oslo</param></function>'),
         (
             "minimax_m2",

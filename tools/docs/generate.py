@@ -79,6 +79,7 @@ MODELS = {  # who writes in a format, by the parser's name
     "minicpm5": "MiniCPM 5",
     "dots": "dots",
     "solar_open2": "Solar Open 2",
+    "plamo3": "PLaMo 3",
     "apriel": "Apriel 1.6 Thinker",
     "jamba": "Jamba",
     "nemotron_json": "Nemotron Nano 2, Llama-Nemotron",

@@ -193,6 +193,11 @@ def _invokes(name: str) -> tuple[Markup, ...]:
     return (Markup(f"<{name}>", call, opens=f"<{name}>\n", closes=f"</{name}>"),)
 
 
+_PLAMO = (
+    "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>NAME<|plamo:end_tool_name:plamo|>"
+    "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>"
+)
+
 PYTHON = {
     "pythonic": ("[", "]", ""),
     "llama4_pythonic": ("[", "]", ""),
@@ -309,6 +314,14 @@ MARKUPS: dict[str, tuple[Markup, ...]] = {
     "functionary": (
         Markup("", _around("<function=NAME>", "</function>")),
         Markup("", _around("NAME\n", ""), ">>>"),
+    ),
+    "plamo3": (
+        Markup(
+            "<|plamo:begin_tool_requests:plamo|>",
+            _around(_PLAMO, "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>"),
+            opens="<|plamo:begin_tool_requests:plamo|>",
+            closes="<|plamo:end_tool_requests:plamo|>",
+        ),
     ),
     "kimi_k2": (
         Markup(

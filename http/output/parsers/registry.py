@@ -24,7 +24,7 @@ from .formats.json_calls import (
 from .formats.keyed import Glm45, HunyuanV3, SolarOpen2
 from .formats.nested import MinimaxM3
 from .formats.pythonic import Pythonic, PythonLines, ToolCode
-from .formats.sections import DeepSeekV3, DeepSeekV31, KimiK2
+from .formats.sections import DeepSeekV3, DeepSeekV31, KimiK2, Plamo3
 from .formats.tagged import Dots, MiniCPM5, MinimaxM2, Qwen3Coder, SeedOss, Step3
 from .formats.typed_tags import DeepSeekV32, DeepSeekV41, GigaChat35, KimiK3
 from .reasoning import Chain, MarkedThinking, Plain, ThinkingReader, Unwrapped, WithinContent
@@ -58,6 +58,7 @@ TOOL_PARSERS: dict[str, Callable[[Schemas], OutputParser]] = {
     "minicpm5": MiniCPM5,
     "kimi_k2": KimiK2,
     "kimi_k3": KimiK3,
+    "plamo3": Plamo3,
     "seed_oss": SeedOss,
     "step3": Step3,
     "minimax_m2": MinimaxM2,
@@ -99,6 +100,7 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
     "minimax_m3": ("<mm:think>", "</mm:think>"),
     "kimi_k3": ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     "kimi": ("◁think▷", "◁/think▷"),
+    "plamo3": ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
     HARMONY_REASONING: ("<|channel|>analysis", "<|channel|>final"),
 }
 """What begins and ends reasoning, as text (with special tokens kept)."""
@@ -205,6 +207,7 @@ def make_parser(
 CALL_BEGINS: dict[tuple[str, str], tuple[str, ...]] = {
     ("qwen3", "hermes"): ('\n<tool_call>\n{"name":',),
     **{("qwen3", name): ("\n<tool_call>\n<function=",) for name in ("qwen3_coder", "qwen3_xml", "mimo")},
+    ("plamo3", "plamo3"): Plamo3.starts,
     ("kimi_k2", "kimi_k2"): ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     ("gemma4", "gemma4"): ("<|tool_call>call:",),
     ("apertus", "apertus"): ("<|tools_prefix|>",),
@@ -237,6 +240,7 @@ _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<minimax:tool_call>", "minimax_m2"),
     (r"\]<\]minimax\[>\[", "minimax_m3"),
     (_all(r"<\|open\|>", r"<\|sep\|>"), "kimi_k3"),
+    (r"<\|plamo:begin_tool_request:plamo\|>", "plamo3"),
     (r"<\|tool_call>", "gemma4"),
     (r"<start_function_call>", "functiongemma"),
     (r"｜GCML｜", "gigachat35"),
@@ -296,6 +300,7 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|think:start\|>", "solar_open2"),
     (r"<think(?:\{\}|:opensource)>", "hy_v3"),
     (r"<mm:think>", "minimax_m3"),
+    (r"<\|plamo:begin_think:plamo\|>", "plamo3"),
     (r"◁think▷", "kimi"),
     (_all("</think>", "<arg_key>"), "glm45"),
     (_ALWAYS_THINKS, "deepseek_r1"),

@@ -83,3 +83,27 @@ class KimiK2(SectionCalls):
         if not name:
             raise Broken
         return name, call_id
+
+
+class Plamo3(SectionCalls):
+    """A request of a tool is its name and its arguments, each between markers of its own."""
+
+    starts = ("<|plamo:begin_tool_requests:plamo|>", "<|plamo:begin_tool_request:plamo|>")
+    separator = "<|plamo:end_tool_name:plamo|>"
+    closers = (
+        "<|plamo:end_tool_arguments:plamo|>",
+        "<|plamo:end_tool_request:plamo|>",
+        "<|plamo:end_tool_requests:plamo|>",
+    )
+    ends = closers[:1]
+
+    def _head(self) -> Steps[tuple[str, str | None]]:
+        yield from self._space()
+        yield from self._expect("<|plamo:begin_tool_name:plamo|>")
+        head = yield from super()._head()
+        yield from self._space()
+        yield from self._expect("<|plamo:begin_tool_arguments:plamo|>")
+        yield from self._space()
+        if self._text[self._at] == "<":  # what the arguments are written in
+            yield from self._expect("<|plamo:constrain|>json<|plamo:msg|>")
+        return head

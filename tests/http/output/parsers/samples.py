@@ -329,6 +329,18 @@ def _deepseek_v31(scene: Scene) -> str:
     return f"{scene.before}<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>{scene.after}"
 
 
+def _plamo3(scene: Scene) -> str:
+    def between(what: str, text: str) -> str:
+        return f"<|plamo:begin_{what}:plamo|>{text}<|plamo:end_{what}:plamo|>"
+
+    def one(name: str, value: dict[str, Any]) -> str:
+        given = between("tool_arguments", f"<|plamo:constrain|>json<|plamo:msg|>{_json(value)}")
+        return between("tool_request", between("tool_name", name) + given)
+
+    calls = between("tool_requests", "".join(one(*call) for call in scene.calls))
+    return f"{scene.before}{calls}{scene.after}"
+
+
 def _kimi_k2(scene: Scene) -> str:
     calls = "".join(
         f"<|tool_call_begin|>functions.{name}:{at}<|tool_call_argument_begin|>{_json(value)}<|tool_call_end|>"
@@ -363,6 +375,7 @@ WRITERS: dict[str, Write] = {
     "deepseek_v3": _deepseek_v3,
     "deepseek_v31": _deepseek_v31,
     "kimi_k2": _kimi_k2,
+    "plamo3": _plamo3,
     "openai": _openai,
     "granite": lambda scene: f"{scene.before}<|tool_call|>{_objects(scene)}{scene.after}",
     "hunyuan_a13b": lambda scene: f"{scene.before}<tool_calls>{_objects(scene)}</tool_calls>{scene.after}",

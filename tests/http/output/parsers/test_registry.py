@@ -104,6 +104,7 @@ TEMPLATES = {
     "internlm": "{{ '<|action_start|><|plugin|>\n' }}{{ f.name }}<|action_end|>",
     "granite_20b_fc": "{{ '<function_call> ' + c | tojson }}",
     "longcat longcat": "<longcat_tool_call>{{ c }}</longcat_tool_call><longcat_think>{{ r }}</longcat_think>",
+    "plamo3 plamo3": "{{ '<|plamo:begin_think:plamo|>' + m.thought }}<|plamo:begin_tool_request:plamo|>{{ c.name }}",
     " kimi": "{{ m.content.split('◁/think▷')[-1] }}<|im_assistant|>◁think▷",
     "": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}",
 }
@@ -120,7 +121,7 @@ def test_names_that_users_know() -> None:
         granite seed_oss minimax_m2 minimax_m3 llama4_json llama4_pythonic hunyuan_a13b jamba nemotron_json longcat
         kimi_k3 gemma4 functiongemma gemma3 lfm2 cohere_command3 cohere_command4 phi4_mini_json xlam deepseek_v32
         deepseek_v4 step3 step3p5 ernie45 olmo3 functionary internlm minimax glm47 granite4 granite_20b_fc mimo
-        apertus gigachat3 gigachat35 cohere_command_r hy_v3 minicpm5 deepseek_v41 dots solar_open2"""
+        apertus gigachat3 gigachat35 cohere_command_r hy_v3 minicpm5 deepseek_v41 dots solar_open2 plamo3"""
     assert {*names.split(), JSON_ARRAY} == TOOL_PARSERS.keys()
     assert {*get_args(ToolParser)} == TOOL_PARSERS.keys() - {JSON_ARRAY} | {"auto", "none"}
     assert {*get_args(ReasoningParser)} == REASONING_PARSERS.keys() | {"auto", "none"}
