@@ -89,12 +89,17 @@ def completion_of(body: OllamaGenerateRequest) -> TokensRequest:
     return decode(TokensRequest, encoded(given | {"prompt": body.prompt or "", "suffix": body.suffix}, None))
 
 
-def renamed(error: ApiError, of_turns: bool = True) -> ApiError:
-    """An error of the chat request that names the field as this API does. `of_turns`: it has messages of its own."""
+def renamed(error: ApiError, options: OllamaOptions | None, of_turns: bool = True) -> ApiError:
+    """An error of the chat request that names the field as this API does, or as the request has done it in `options`.
+    `of_turns`: it has messages of its own.
+    """
     if (picture := PICTURE.match(error.param or "")) is not None:
         own = f"{picture[1]}.images{picture[2]}" if of_turns else f"images{picture[2]}"
         error = ApiError(error.status, error.message.replace(picture[0], own), own, error.code, error.retry_after)
-    return with_names(error, OURS)
+    said = {
+        chat: f"options.{chat}" for own, chat in NAMES.items() if getattr(options, own, None) is None and chat in SAME
+    }
+    return with_names(error, OURS | said)
 
 
 def _check_generate(body: OllamaGenerateRequest) -> None:

@@ -25,6 +25,7 @@ from ...ollama.schemas import (
     OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaModel,
+    OllamaOptions,
     OllamaPullRequest,
 )
 from ...openai.schemas import GenerationFields
@@ -70,7 +71,7 @@ class OllamaApi:
         body.model = model_of(body.model, self._settings.served)
         if not body.messages:
             return await self._keep(request, body.model, body.keep_alive, chats=True)
-        return await self._chat(request, raw, lambda: chat_of(body, self._thinks))
+        return await self._chat(request, raw, body.options, lambda: chat_of(body, self._thinks))
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """POST /api/generate."""
@@ -82,15 +83,15 @@ class OllamaApi:
         check_generates(self._settings)
         if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
             context = context_of(body)
-            return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), context)
+            return await self._chat(request, raw, body.options, lambda: generated_chat(body, self._thinks), context)
         check_length(raw, self._settings.max_body_bytes)
         given = seeded(request, completion_of(body))
         try:
             await self._generator.want_adapter(request, given.model)
             asked = ask_completion(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
-            raise renamed(error) from None
-        return await self._answer(request, raw, given, asked, chats=False)
+            raise renamed(error, body.options) from None
+        return await self._answer(request, raw, body.options, given, asked)
 
     async def _wanted(self, request: web.Request, model: str | None) -> str:
         """Whoever asks for nothing of it wants it to be loaded: an adapter of --lora-folder is."""
@@ -110,7 +111,12 @@ class OllamaApi:
         return self._settings.reasoning_parser is not None
 
     async def _chat(
-        self, request: web.Request, raw: bytes, make: Callable[[], Object], context: list[int] | None = None
+        self,
+        request: web.Request,
+        raw: bytes,
+        options: OllamaOptions | None,
+        make: Callable[[], Object],
+        context: list[int] | None = None,
     ) -> web.StreamResponse:
         """`context`: of /api/generate, what its prompt stands behind."""
         chats = context is None
@@ -119,13 +125,19 @@ class OllamaApi:
             await self._generator.want_adapter(request, given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
-            raise renamed(error, chats) from None
+            raise renamed(error, options, chats) from None
         if context:
             asked = replace(asked, prompts=[structs.replace(one, context=context) for one in asked.prompts])
-        return await self._answer(request, raw, given, asked, chats)
+        return await self._answer(request, raw, options, given, asked, chats)
 
     async def _answer(
-        self, request: web.Request, raw: bytes, given: GenerationFields, asked: PreparedRequest, chats: bool
+        self,
+        request: web.Request,
+        raw: bytes,
+        options: OllamaOptions | None,
+        given: GenerationFields,
+        asked: PreparedRequest,
+        chats: bool = False,
     ) -> web.StreamResponse:
         # a limit, as far as it goes
         asked.rendering.update(max_tokens=None, cap=given.max_tokens or asked.rendering["cap"])
@@ -136,7 +148,7 @@ class OllamaApi:
         try:
             return await self._generator.answer(request, raw, given, asked, form)
         except ApiError as error:
-            raise renamed(error, chats) from None
+            raise renamed(error, options, chats) from None
 
     # --- vectors -------------------------------------------------------------------------------------------------
 

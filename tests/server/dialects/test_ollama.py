@@ -145,6 +145,8 @@ def test_errors(client: ollama.Client, streamed: bool) -> None:
         ({"options": {"mirostat": 3}}, 400, r"options\.mirostat"),
         ({"options": {"temperature": 9}}, 400, r"options\.temperature"),
         ({"options": {"repeat_penalty": 1.2, "repeat_last_n": -2}}, 400, r"options\.repeat_last_n"),
+        ({"options": {"repeat_penalty": -1}}, 400, r"options\.repeat_penalty"),
+        ({"options": {"repetition_penalty": -1}}, 400, r"options\.repetition_penalty"),
         ({"options": {"num_predict": "many"}}, 400, r"options\.num_predict"),
         (
             {"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]},
