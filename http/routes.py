@@ -13,6 +13,7 @@ from .paths.completions import COMPLETIONS
 from .paths.conversations import CONVERSATIONS
 from .paths.dialects.cohere import COHERE
 from .paths.dialects.llamacpp import LLAMACPP
+from .paths.dialects.lmstudio import LMSTUDIO
 from .paths.dialects.ollama import OLLAMA
 from .paths.dialects.sglang import SGLANG
 from .paths.dialects.sglang_operations import SGLANG_OPERATIONS
@@ -40,6 +41,7 @@ ROUTES: tuple[Route, ...] = (
     *ADMINISTRATION,
     *SCALING,
     *OLLAMA,
+    *LMSTUDIO,
     *COHERE,
     *LLAMACPP,
     *SGLANG,

@@ -39,6 +39,10 @@ class ModelCard:
     kv_heads: int = 0  # ... and whose keys and values are kept
     license: str = ""  # the text that lies with it
 
+    @property
+    def is_gguf(self) -> bool:
+        return self.stored_as.startswith(("Q", "IQ"))
+
 
 async def unknown_card() -> ModelCard:
     """Where there are no files of it."""
@@ -250,6 +254,12 @@ class Settings:
     def all_served(self) -> list[str]:
         """The names of all models of the server."""
         return [name for one in self.all_models for name in one.served]
+
+    @property
+    def all_named(self) -> list[tuple[str, Settings]]:
+        """The names of all models of the server, and of its adapters, each with what it is a name of."""
+        named = [(name, one) for one in self.all_models for name in one.served]
+        return named + [(adapter.name, self) for adapter in self.adapters.all()]
 
     def instead(self, does: Callable[[Settings], bool]) -> str:
         """The names of the server's models that do something, for whoever has asked another one; empty if none does."""

@@ -36,6 +36,7 @@ from .dialects.cohere import CohereApi
 from .dialects.decisions import DecisionsApi
 from .dialects.invocations import Invocations
 from .dialects.llamacpp import LlamaApi
+from .dialects.lmstudio import LmStudioApi
 from .dialects.mistral import MistralApi
 from .dialects.ollama import OllamaApi
 from .dialects.rendering import DialectRendering
@@ -111,6 +112,7 @@ class Api:
         self.dialect_rendering = DialectRendering(self.rendering, self._generator, conversations, self._body_with_media)
         self.invocations = Invocations(self, self._body_with_media)
         self.ollama = OllamaApi(self._generator, self.pooling, engine.administration, self._body, self._body_with_media)
+        self.lmstudio = LmStudioApi(engine.administration, settings)
         self.adapters = AdaptersApi(engine, settings, self._body)
         self.sglang_operations = SglangOperations(engine, settings, self.adapters, self._body)
         self.scaling = ScalingApi(engine, self._body)
@@ -208,8 +210,7 @@ class Api:
 
     async def models(self, request: web.Request) -> web.Response:
         asked = decode_query(ModelsQuery, request.query)
-        named = [(name, one) for one in self.settings.all_models for name in one.served]
-        named += [(adapter.name, self.settings) for adapter in self.settings.adapters.all()]
+        named = self.settings.all_named
         if (account := request.get(ACCOUNT)) is not None:
             named = [(name, one) for name, one in named if account.may_ask_for(name)]
         if (endpoint := asked.endpoint) is not None:

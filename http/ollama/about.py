@@ -17,8 +17,7 @@ NEVER = "2318-12-31T23:59:59Z"  # when the model is unloaded
 
 async def tags(settings: Settings) -> Object:
     """GET /api/tags."""
-    cards = [(name, await one.card()) for one in settings.all_models for name in one.served]
-    cards += [(adapter.name, await settings.card()) for adapter in settings.adapters.all()]
+    cards = [(name, await one.card()) for name, one in settings.all_named]
     return {"models": [entry(name, card) | {"modified_at": _modified(card)} for name, card in cards]}
 
 
@@ -90,7 +89,7 @@ def entry(name: str, card: ModelCard) -> Object:
 def _details(card: ModelCard) -> Object:
     return {
         "parent_model": "",
-        "format": "gguf" if card.stored_as.startswith(("Q", "IQ")) else "safetensors",
+        "format": "gguf" if card.is_gguf else "safetensors",
         "family": card.family,
         "families": [card.family] if card.family else [],
         "parameter_size": _short(card.parameters),

@@ -1,4 +1,5 @@
-"""The answers of /v1/responses, /v1/messages and /inference/v1/generate as msgspec structs, for /openapi.json.
+"""The answers of /v1/responses, /v1/messages, /inference/v1/generate and LM Studio's /api/v0/models as msgspec structs,
+for /openapi.json.
 
 The first two are other people's dialects: what is in them here is there, and they may say more.
 """
@@ -153,3 +154,22 @@ class GeneratedPart(Said):
     metrics: Metrics | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
     obfuscation: str | UnsetType = UNSET
+
+
+class LmStudioModel(Said, kw_only=True):
+    id: str
+    object: Literal["model"]
+    type: Literal["llm", "vlm", "embeddings"]
+    publisher: str
+    arch: str
+    compatibility_type: Literal["gguf", "mlx"]
+    quantization: str
+    state: Literal["loaded", "loading", "not-loaded"]
+    max_context_length: int
+    loaded_context_length: int | UnsetType = UNSET  # of one that is loaded
+    capabilities: list[str]
+
+
+class LmStudioModels(Said):
+    object: Literal["list"]
+    data: list[LmStudioModel]
