@@ -229,13 +229,18 @@ def _adapted_on_gpu(config: Config, model: ModelInfo) -> Facts:
     known = describe_on_gpu(config, model, torch.device("cuda", 0))
     dtype, stored = known.types.dtype, known.types.stored
     weights = known.parameters * dtype.itemsize
+    way = f"layers of transformers, {describe(known.traits, known.found.verdict.tier)}, without CUDA graphs"
     yield {
         "parameters": known.parameters,
         "layers": layer_count(known.found.config, known.traits),
-        "way": f"layers of transformers, {describe(known.traits, known.found.verdict.tier)}, without CUDA graphs",
+        "way": way,
         "dtype": str(dtype).removeprefix("torch.") + ("" if stored is None else f" (of {stored.name})"),
         "weights_bytes": weights,
     }
+    if (tower := _tower_size(config, model)) is not None:
+        yield {"way": f"{way}, and a tower of {tower:,} parameters"}
+        weights += tower * dtype.itemsize
+        yield {"weights_bytes": weights}
     yield from _memory_on_gpu(config, model, known.shape, dtype, weights)
 
 

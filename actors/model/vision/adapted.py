@@ -1,8 +1,8 @@
 """Models that see, and of which some hear, whose text part is computed by layers of transformers: what there is of eyes
 and ears.
 
-They do so on a CPU, each worker of a group with all that sees and hears, beside no draft model; elsewhere, and where
-the folder has no file of a processor, they go on with texts alone.
+They do so on a CPU, each worker of a group with all that sees and hears, and some on a GPU; beside no draft model.
+Elsewhere, and where the folder has no file of a processor, they go on with texts alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ PLACES = {  # of each architecture: what names its tokens, and what they are whe
     "MistralLarge4ForConditionalGeneration": {"image_token_index": 10},
     "Glm5NextForConditionalGeneration": {"image_token_id": 154_854},
 }
+ON_GPU = ("Gemma4ForConditionalGeneration",)  # those whose text part is computed there
 MOST_SOFT_TOKENS = 280
 FILES = (PROCESSOR_FILE, "preprocessor_config.json")  # one of which tells how pictures become tensors
 
@@ -32,14 +33,15 @@ FILES = (PROCESSOR_FILE, "preprocessor_config.json")  # one of which tells how p
 def adapted_vision(config: Config, whole: Values, folder: Path) -> VisionSpec | None:
     """None: the model reads texts alone."""
     text = whole.object("text_config")
-    places = PLACES.get(architecture_name(whole))
+    name = architecture_name(whole)
+    places = PLACES.get(name)
     if places is None or whole.object(SEES) is None or text is None:
         return None
     if config.model_impl == TRANSFORMERS or not isinstance(read_speculative(config), LookupOptions | None):
         return None
     if config.pipeline_parallel_size > 1 or not any((folder / name).is_file() for name in FILES):
         return None
-    if config.device != "cpu" and may_have_gpu():
+    if name not in ON_GPU and config.device != "cpu" and may_have_gpu():
         return None
     together = text.text("use_bidirectional_attention") == "vision"
     named = ((whole.whole(name, 0, LARGEST), absent) for name, absent in places.items())

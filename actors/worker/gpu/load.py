@@ -19,6 +19,7 @@ from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.dtypes import architecture_on_gpu, check_quantization
 from ...model.shapes import IndexShape
+from ...model.vision.spec import VisionSpec
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import DraftModelOptions, HeadOptions, count_drafts, read_speculative
 from ...runtime.process import Context
@@ -94,24 +95,29 @@ def check_shape(config: Config, shape: Architecture) -> None:
     """ConfigError unless the kernels can take this model."""
     if shape.moe is not None:
         check_experts(shape.moe)
-    if shape.latent is not None and config.kv_cache_dtype == "fp8":
-        raise ConfigError("--kv-cache-dtype fp8: the model keeps latents (MLA), in the type that it computes in: auto")
-    check_block_size(config)
+    check_kept(config, shape, shape.vision)
     layer = attention_of(shape)
     if shape.latent is not None and shape.latent.index is not None:
         check_index(shape.latent.index, shape.latent.turning)
     for width in (layer.key_dim - layer.beside, layer.value_dim):
         if width % 16 or width > LARGEST_HEAD:
             raise ConfigError(f"model: heads of {width} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD} {ANY}")
-    spec = shape.vision
-    if spec is not None and spec.whole_pictures and any(own is not None and own < spec.span for own in shape.windows):
-        raise ConfigError(
-            f"model: layers see fewer tokens back than the {spec.span} of a picture, which see one another; that is "
-            "computed on a CPU (--device cpu)"
-        )
     group = layer.heads // layer.kv_heads
     if group > LARGEST_GROUP:
         raise ConfigError(f"model: {group} heads share one of keys; on a GPU {LARGEST_GROUP} can {ANY}")
+
+
+def check_kept(config: Config, shape: Architecture, vision: VisionSpec | None) -> None:
+    """ConfigError unless what any model keeps of tokens, and sees of pictures, can be had there."""
+    check_block_size(config)
+    if config.kv_cache_dtype == "fp8" and any(layer is not None and layer.values_in_keys for layer in shape.kv.layers):
+        raise ConfigError("--kv-cache-dtype fp8: the model keeps latents (MLA), in the type that it computes in: auto")
+    span = vision.span if vision is not None and vision.whole_pictures else 0
+    if any(own is not None and own < span for own in shape.windows):
+        raise ConfigError(
+            f"model: layers see fewer tokens back than the {span} of a picture, which see one another; that is "
+            "computed on a CPU (--device cpu)"
+        )
 
 
 def check_index(index: IndexShape, turning: int) -> None:

@@ -36,7 +36,9 @@ from .given_rows import NUMBERS, GivenBuffer
 from .memory import NoRoom, is_out_of_memory, measure
 
 if TYPE_CHECKING:  # with transformers, which a model of texts alone does without
+    from ..vision.encoder import VisionEncoder
     from ..vision.rows import VisionRows
+    from ..vision.trial import Trial
     from .sampler import PendingStep, RowWork
 
 log = logging.getLogger("worker")
@@ -51,16 +53,24 @@ def pictures_bytes(config: Config, tower: int = TOWER_BYTES) -> int:
 
 
 def try_tower(config: Config, info: ModelInfo, vision: VisionRows | None, large: bool) -> int:
-    """Encode a small picture or sound, or the largest of a request; bytes that are kept for such, if any may come.
+    """Encode a small picture and sound, or the largest of a request; bytes that are kept for such, if any may come.
     ConfigError if it cannot be done, NoRoom for want of memory."""
     if vision is None:
         return 0
-    from ..vision.encoder import BadItem  # with transformers, as what follows
-    from ..vision.trial import is_wanted, make_trial
+    from ..vision.trial import make_trials  # with transformers
 
-    if not is_wanted(config, info):
-        return 0
-    encoder, trial = vision.encoder, make_trial(config, info, large)
+    trials = make_trials(config, info, large)
+    peak = max((_try_out(info, vision.encoder, trial) for trial in trials), default=0)
+    for trial in trials:
+        if large and trial.modality == IMAGE:  # what a film has more is computed after that
+            vision.encoder.most_numbers = trial.arrays["pixel_values"].size
+    return pictures_bytes(config, peak) if trials else 0
+
+
+def _try_out(info: ModelInfo, encoder: VisionEncoder, trial: Trial) -> int:
+    """What the encoder takes beside its weights."""
+    from ..vision.encoder import BadItem  # with transformers
+
     try:
         peak, _ = measure(encoder.device, partial(encoder.try_out, trial.modality, trial.arrays))
     except BadItem as error:
@@ -68,13 +78,11 @@ def try_tower(config: Config, info: ModelInfo, vision: VisionRows | None, large:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        less = "--max-model-len" if AUDIO in info.media else "--max-media-pixels and --mm-processor-kwargs"
+        less = "--max-model-len" if trial.modality == AUDIO else "--max-media-pixels and --mm-processor-kwargs"
         room = f"takes more memory than this GPU has left ({less} bound it)"
         raise NoRoom(_refusal(info, f"{trial.words}, as one request may have it, {room}")) from error
-    if large and trial.modality == IMAGE:  # what a film has more is computed after that
-        encoder.most_numbers = trial.arrays["pixel_values"].size
     log.info("%s: the encoder takes %.2f GiB", trial.words, peak / 2**30)
-    return pictures_bytes(config, peak)
+    return peak
 
 
 def _refusal(info: ModelInfo, reason: str) -> str:

@@ -1,4 +1,4 @@
-"""A picture, or a sound, of nobody's request: what a worker's tower is tried with before there are any.
+"""A picture, and a sound, of nobody's request: what a worker's tower is tried with before there are any.
 
 Of pictures the model's own processor makes the tensors, so that they are those of requests.
 """
@@ -17,7 +17,8 @@ from ...model.vision.spec import PROCESSOR_FILE
 from ...options.config import Config
 from ...options.objects.media import media_limits, processor_kwargs
 from ...protocol.media import AUDIO, IMAGE
-from ...sound.sizes import EXTRACTOR_FILE, SoundSizes
+from ...sound.sizes import EXTRACTOR_FILE, NESTED, SoundSizes
+from ...sound.universal import MOST_S, UniversalMel
 
 SMALL = 1 << 12  # pixels
 LARGE = 1 << 24  # the same where no bound follows from the processor: it divides or shrinks what is larger
@@ -33,25 +34,34 @@ class Trial(NamedTuple):
     arrays: dict[str, np.ndarray[Any, Any]]  # as of a MediaItem
 
 
-def is_wanted(config: Config, info: ModelInfo) -> bool:
-    """Whether requests may have any."""
-    return any(media_limits(config).most(modality) for modality in info.media)
-
-
-def make_trial(config: Config, info: ModelInfo, large: bool) -> Trial:
-    """The least, or the most that one request's picture or sound may be, as the options and the model's files are."""
-    return _sound(info, large) if AUDIO in info.media else _picture(config, info, large)
+def make_trials(config: Config, info: ModelInfo, large: bool) -> list[Trial]:
+    """The least, or the most that one request's picture and sound may be, as the options and the model's files are; of
+    what requests may have."""
+    wanted = {modality == AUDIO for modality in info.media if media_limits(config).most(modality)}
+    return [_sound(info, large) if hears else _picture(config, info, large) for hears in sorted(wanted)]
 
 
 def _sound(info: ModelInfo, large: bool) -> Trial:
     folder = Path(info.folder)
-    files = (read_json(folder / name, missing_ok=True) for name in ("config.json", PROCESSOR_FILE, EXTRACTOR_FILE))
-    sizes = SoundSizes.read(*files)
+    config, processor, extractor = (
+        read_json(folder / name, missing_ok=True) for name in ("config.json", PROCESSOR_FILE, EXTRACTOR_FILE)
+    )
+    if config["model_type"] == "gemma4":
+        return _universal_sound(UniversalMel(processor.get(NESTED) or extractor), MOST_S if large else 1.0)
+    sizes = SoundSizes.read(config, processor, extractor)
     windows = sizes.most_windows(info.max_model_len) if large else 1
     arrays: dict[str, Any] = {"input_features": np.zeros((windows, sizes.mels, sizes.frames), np.float32)}
     if sizes.one_window:
         arrays["feature_attention_mask"] = np.ones((1, sizes.frames), np.int64)
     return Trial(AUDIO, f"{MODALITIES[AUDIO]} of {windows * sizes.frames * sizes.hop // sizes.rate} s", arrays)
+
+
+def _universal_sound(mel: UniversalMel, seconds: float) -> Trial:
+    """As long as it is."""
+    frames = mel.frames(int(seconds * mel.rate))
+    arrays = {"input_features": np.zeros((1, frames, mel.mels), np.float32)}
+    arrays["input_features_mask"] = np.ones((1, frames), np.int64)
+    return Trial(AUDIO, f"{MODALITIES[AUDIO]} of {seconds:.0f} s", arrays)
 
 
 def _picture(config: Config, info: ModelInfo, large: bool) -> Trial:

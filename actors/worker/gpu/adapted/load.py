@@ -24,9 +24,11 @@ from ....options.config import Config
 from ...adapter.checkpoint.model_class import refused_model
 from ...adapter.hooks import Unfit
 from ...adapter.load import Adapted, WeightTypes, describe_adapted, read_model, stored_dtype
+from ...adapter.pictures import drop_towers
 from ...adapter.probe import Traits
 from ...adapter.rotations import settle
 from ...models.weights import dtype_on_gpu
+from ..load import check_kept
 from ..memory import check_block_size, check_weights
 from .model import AdaptedGpuModel
 from .shape import AdaptedShape
@@ -55,12 +57,14 @@ def load_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> Adapte
             model = _random(known.found, config, known.types.dtype, device)
         else:
             model = read_model(info, known.found, known.types, device=device)
+        if info.vision is not None:
+            drop_towers(model)
         model.to(device)  # what no checkpoint has: frequencies of rotations, say
         if settle(model, info.max_model_len):
             log.info("all texts are rotated as those of --max-model-len %d tokens are", info.max_model_len)
     log.info("steps are started kernel by kernel: layers of transformers are in no CUDA graph")
     about = known.traits, known.shape, known.types.dtype, device, known.found.verdict.tier
-    return AdaptedGpuModel(model, *about)
+    return AdaptedGpuModel(model, *about, vision=info.vision)
 
 
 def describe_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> Described:
@@ -73,6 +77,9 @@ def describe_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> De
     except Unfit as error:
         raise refused_model(info, f"it {error}") from None
     check_drafts_of_states(shape.kv, config)
+    check_kept(config, shape, info.vision)
+    if info.vision is not None:
+        drop_towers(shell)
     return Described(found, traits, shape, _types(config, info, found), _count(shell))
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from actorserve.kernels.pages import Scoring
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables
+from actorserve.kernels.triton.vision.given_rows import GivenRows, put_rows
 
+from ....model.vision.spec import VisionSpec
 from ...adapter.cache.row_states import give_states
 from ...adapter.hooks import NAME, attending, use_attention
 from ...adapter.model import Tier
@@ -40,8 +42,9 @@ class AdaptedGpuModel(GpuModel):
         dtype: torch.dtype,
         device: torch.device,
         tier: Tier = Tier.FLAT,
+        vision: VisionSpec | None = None,
     ) -> None:
-        """`model`: on the device, with all its weights."""
+        """`model`: on the device, with all its weights; `vision`: what it is given of pictures."""
         self.traits, self.shape, self.dtype, self.device = traits, shape, dtype, device
         self.seen = SeenLayers.of(traits)
         if traits.stateful:
@@ -53,14 +56,21 @@ class AdaptedGpuModel(GpuModel):
             Scoring(layer.scale, layer.window, layer.soft_cap, layer.chunk) for layer in shape.kv.layers if layer
         ]
         self.heads = [(layer.heads, layer.value_dim) for layer in shape.kv.layers if layer]
+        # where tokens of a picture see one another, if they do
+        together = vision is not None and vision.within_windows
+        self.sees_on = [not together or scoring.window is not None for scoring in self.scorings]
+        self._given: GivenRows | None = None  # of the forward pass that runs
+        if vision is not None:
+            model.get_input_embeddings().register_forward_hook(self._put)
         self.passes = Passes(model)
         use_attention(model, NAME)
         self.unturned = RotaryTables(torch.ones(1, 1, device=device), torch.zeros(1, 1, device=device))
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         if batch.kept is None:
-            step = self._step(batch, pools)
+            step, self._given = self._step(batch, pools), batch.given
             answer = self._hidden(batch, step, self.traits.caches.make(step), len(batch.inputs.ids))
+            self._given = None
         else:
             parts = [self._group(group, group.of(batch), pools, batch.kept) for group in batch.kept.groups]
             answer = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -86,17 +96,23 @@ class AdaptedGpuModel(GpuModel):
         return hidden.flatten(0, 1)
 
     def _by_layer(self, batch: GpuBatch) -> list[GpuBatch]:
-        """The step as each layer sees it, by its block table and its heads."""
-        made: dict[tuple[int, tuple[int, int]], GpuBatch] = {}
-        kinds, beside = [*zip(self.table_of, self.heads, strict=True)], batch.chunk_scratch
-        for table, heads in kinds:
-            if (table, heads) not in made:
-                made[table, heads] = batch._replace(
+        """The step as each layer sees it, by its block table, its heads and how far its tokens see."""
+        made: dict[tuple[int, tuple[int, int], bool], GpuBatch] = {}
+        kinds, beside = [*zip(self.table_of, self.heads, self.sees_on, strict=True)], batch.chunk_scratch
+        for table, heads, sees_on in kinds:
+            if (table, heads, sees_on) not in made:
+                made[table, heads, sees_on] = batch._replace(
                     inputs=batch.inputs.of(table),
                     scratch=batch.scratch.of_heads(*heads),
                     chunk_scratch=None if beside is None else beside.of_heads(*heads),
+                    ends=batch.ends if sees_on else None,
                 )
         return [made[kind] for kind in kinds]
+
+    def _put(self, module: nn.Module, asked: Any, embedded: Tensor) -> None:
+        """Embeddings of pictures in the place of those of ids; see adapter/pictures.py."""
+        if self._given is not None:
+            put_rows(embedded.view(-1, embedded.shape[-1]), self._given.embeddings, self._given.places)
 
     def norm(self, hidden: Hidden, out: Tensor | None = None) -> Tensor:
         """It was normed as the last part of the decoder."""

@@ -133,6 +133,12 @@ def test_latents_are_kept_once(folders: Folders) -> None:
     assert pool == (1, -(-(own.kv_lora_rank + own.qk_rope_head_dim) // 16) * 16, own.kv_lora_rank, True)
 
 
+def test_latents_are_floats(folders: Folders) -> None:
+    config = config_of(folders("minicpm3"), kv_cache_dtype="fp8")
+    with pytest.raises(ConfigError, match="--kv-cache-dtype fp8: the model keeps latents"):
+        load_on_gpu(config, resolve_model(config), DEVICE)
+
+
 @pytest.mark.parametrize("rank", [*slow(12), 20])
 def test_latents_of_any_rank(rank: int, folders: Folders, tmp_path: Path) -> None:
     """Logits of all positions are compared as it is loaded."""

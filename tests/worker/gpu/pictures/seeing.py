@@ -11,7 +11,9 @@ import torch
 from ..test_runner import GpuDriver, make_gpu_runner  # isort: skip  # before kernels are imported
 
 from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.vision.adapted import ON_GPU
 from actorserve.actors.protocol.step import Step
+from actorserve.actors.worker.gpu.adapted.load import load_on_gpu
 from actorserve.actors.worker.gpu.executor import Hidden
 from actorserve.actors.worker.gpu.runner import GpuRunner
 from actorserve.actors.worker.vision.start import load_vision
@@ -29,8 +31,11 @@ def make_runner(folder: Path, source: Source, **given: Any) -> GpuRunner:
     """As in test_runner, with a tower beside it."""
     device = test_runner.DEVICE
     config = config_for(folder, device="cpu", block_size=16)  # that of the tower is said below
-    vision = load_vision(config, resolve_model(config), torch.float32, source, device)
+    info = resolve_model(config)
+    vision = load_vision(config, info, torch.float32, source, device)
     assert vision is not None
+    if info.architecture in ON_GPU:  # by layers of transformers, which are in no graph
+        given = {**given, "model": load_on_gpu(config, info, device), "graphs": False}
     return make_gpu_runner(config, vision=vision, **given)
 
 

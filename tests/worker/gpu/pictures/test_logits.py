@@ -11,7 +11,7 @@ import torch
 from .seeing import ANSWER, TEXT, Made, Seeing, make_runner, run  # isort: skip  # before kernels are imported
 
 from actorserve.actors.protocol.media import AUDIO, MediaItem
-from tests.support.models.sounds.listeners import KINDS, Listening, listener
+from tests.support.models.sounds.listeners import EVERY, Listening, listener
 from tests.support.models.sounds.whispers import sound
 from tests.support.models.vision.families import FAMILIES
 from tests.support.models.vision.reference import Source, assert_same
@@ -20,15 +20,16 @@ from tests.support.selection import slow
 from ...driver import Sequence
 from ...vision.test_films import with_film
 
-QUICK = ("llava", "qwen3_vl", "gemma3")
+QUICK = ("llava", "qwen3_vl", "gemma3", "gemma4")
+SEEING = (*FAMILIES, "gemma4", "gemma4_together")
 
 
-@pytest.mark.parametrize("family", [*QUICK, *slow(*(family for family in FAMILIES if family not in QUICK))])
+@pytest.mark.parametrize("family", [*QUICK, *slow(*(family for family in SEEING if family not in QUICK))])
 def test_logits_are_those_of_the_whole_model_wherever_prompts_are_cut(family: str, made: Made) -> None:
     assert run(made, family).cuts
 
 
-@pytest.mark.parametrize("family", ["llava", *slow("qwen3_vl", "gemma3")])
+@pytest.mark.parametrize("family", ["llava", *slow("qwen3_vl", "gemma3", "gemma4_together")])
 def test_a_preempted_row_is_computed_again_from_its_slot(family: str, made: Made) -> None:
     assert run(made, family, preempt=0.3).preempted
 
@@ -48,7 +49,7 @@ def test_a_token_has_the_same_bits_in_every_batch(family: str, made: Made) -> No
         assert torch.equal(crowd.logits[0][at], logits)
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", *slow("qwen3_vl", "internvl", "smolvlm")])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", *slow("qwen3_vl", "internvl", "smolvlm", "gemma4")])
 def test_films(family: str, made: Made) -> None:
     """Times of which are further apart than their tokens."""
     reference, folder = made(family)
@@ -63,14 +64,12 @@ def test_films(family: str, made: Made) -> None:
     assert_same(reference, prompt, tokens, driver.logits[0])
 
 
-@pytest.mark.parametrize("kind", ["qwen2_audio", *slow(*(kind for kind in KINDS if kind != "qwen2_audio"))])
+@pytest.mark.parametrize("kind", ["qwen2_audio", *slow(*(kind for kind in EVERY if kind != "qwen2_audio"))])
 def test_sounds(kind: str, tmp_path: Path) -> None:
     folder = listener(kind, tmp_path)
     theirs, source, one = Listening(kind, folder), Source(), sound(0.8, 2)
     inputs = theirs.inputs(one)
-    frames = -(-len(one) // 160)
-    features = inputs["input_features"]
-    count = ((frames - 1) // 2 + 1 - 2) // 2 + 1 if kind == "qwen2_audio" else 25 * len(features)
+    count = theirs.count(inputs)
     tensors = [source._tensor(name, value.numpy()) for name, value in inputs.items()]
     ids = [*TEXT[:3], *[theirs.token] * count, *TEXT[3:8]]
     source.of_slot[0] = [MediaItem(AUDIO, bytes(16), 3, count, tensors)]

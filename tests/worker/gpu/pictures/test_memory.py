@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 from transformers import PreTrainedModel
 
-from ..test_runner import load_model  # isort: skip  # before kernels are imported
+from ..test_runner import DEVICE, load_model  # isort: skip  # before kernels are imported
 
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import read_json, resolve_model
@@ -18,6 +18,9 @@ from actorserve.actors.model.vision.spec import VisionSpec
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker import inspection
 from actorserve.actors.worker.gpu import memory
+from actorserve.actors.worker.gpu.adapted import load
+from actorserve.actors.worker.gpu.adapted.load import load_on_gpu
+from actorserve.actors.worker.gpu.adapted.trial import verify_on_device
 from actorserve.actors.worker.gpu.load import check_shape
 from actorserve.actors.worker.gpu.memory import RESERVE, kv_block_bytes
 from actorserve.actors.worker.gpu.pictures import pictures_bytes
@@ -37,6 +40,30 @@ def test_pictures_wider_than_windows_are_for_a_cpu(made: Made, tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"fewer tokens back than the 9 of a picture.*--device cpu"):
         check_shape(config, load_model(folder).shape)
     check_shape(config, load_model(made("gemma3")[1]).shape)
+
+
+def test_so_are_those_of_layers_of_transformers(tmp_path: Path) -> None:
+    """Gemma 4 31B, had it narrower windows."""
+    folder = checkpoint("gemma4_together", tmp_path)
+    config = config_for(folder, device="cpu", block_size=16)
+    with pytest.raises(ConfigError, match=r"fewer tokens back than the 70 of a picture.*--device cpu"):
+        load_on_gpu(config, resolve_model(config), DEVICE)
+
+
+def test_what_check_says_of_a_tower_beside_layers_of_transformers(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tower's weights are counted once."""
+    reference, folder = made("gemma4")
+    config = config_for(folder, device="cpu", block_size=16)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(load, "verify_on_device", lambda twin, device: verify_on_device(twin, DEVICE))
+    monkeypatch.setattr(memory, "device_memory", lambda device: (8 << 30, 8 << 30))
+    facts = {
+        name: value
+        for fact in inspection._adapted_on_gpu(config, resolve_model(config))
+        for name, value in fact.items()
+    }
+    assert re.search(r"without CUDA graphs, and a tower of [\d,]+ parameters$", facts["way"])
+    assert facts["weights_bytes"] == 4 * sum(weight.numel() for weight in reference.model.parameters())
 
 
 def test_pictures_have_memory_of_their_own(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
