@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import secrets
 import socket
 import ssl
@@ -14,9 +15,11 @@ import aiohttp
 import httpx2 as httpx
 
 from tests.support.server import Server
+from tests.support.until import until
 
 WAIT_S = 60.0
 LOWEST_PORT, PORTS = 10_000, 22_000
+AT_WORK = re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (?!0\.0$)", re.MULTILINE)
 CAPITAL: dict[str, Any] = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
 
 
@@ -65,6 +68,14 @@ def complete(connection: http.client.HTTPConnection, headers: dict[str, str] | N
 
 def http_client(server: Server, wait_s: float = WAIT_S) -> httpx.Client:
     return httpx.Client(base_url=server.base_url, timeout=wait_s)
+
+
+def metrics_at_rest(client: httpx.Client) -> str:
+    """/metrics once nothing runs and all that has ended is counted: a detokenizer that is late may tell an end before
+    the scheduler has counted it. What runs is the first that it says then, so that a second look finds all of it.
+    """
+    until(lambda: not AT_WORK.search(client.get("/metrics").text))
+    return client.get("/metrics").text
 
 
 def http_session(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import connect
+from tests.support.client import connect, http_client, metrics_at_rest
 from tests.support.selection import pairwise
 from tests.support.server import Server
 
@@ -74,10 +74,8 @@ def of_choice(events: list[tuple[str, Any]], index: int) -> list[tuple[str, Any]
 
 def generated(server: Server) -> int:
     """Tokens that were generated in all."""
-    connection = connect(server)
-    connection.request("GET", "/metrics")
-    lines = connection.getresponse().read().decode().splitlines()
-    connection.close()
+    with http_client(server) as client:
+        lines = metrics_at_rest(client).splitlines()
     return sum(int(float(line.split()[-1])) for line in lines if line.startswith("vllm:generation_tokens_total"))
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.porter.sweep import measure
-from tests.support.client import http_client
+from tests.support.client import http_client, metrics_at_rest
 from tests.support.models.adapters import KINDS, write_adapter
 from tests.support.models.checkpoints import checkpoint
 from tests.support.server import Server
@@ -309,7 +309,7 @@ def test_prompts_are_computed_elsewhere() -> None:
     options = ("--data-parallel-size", "2", "--prefill-engines", "1", "--kv-offload", "host:256Mi")
     with Server("--threads", "1", "--debug", *options) as server, http_client(server) as client:
         assert ask_all(client)[0] == texts
-        figures = client.get("/metrics").text.splitlines()
+        figures = metrics_at_rest(client).splitlines()
         generated = [line for line in figures if line.startswith("vllm:generation_tokens_total")]
         prefill, decode = (float(line.rpartition(" ")[2]) for line in generated)
         assert 5 <= prefill <= 5 * 3 and prefill + decode == 5 * 24, "the first tokens, and the rest"

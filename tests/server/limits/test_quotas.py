@@ -16,7 +16,7 @@ import aiohttp
 import httpx2 as httpx
 import pytest
 
-from tests.support.client import http_client, http_session
+from tests.support.client import http_client, http_session, metrics_at_rest
 from tests.support.server import Server
 from tests.support.streams.pieces import Pieces, post
 from tests.support.until import until
@@ -155,7 +155,7 @@ def test_what_another_server_has_given_is_not_charged_again(server: Server, clie
     """Nor counted among the tokens of sequences that have ended here."""
 
     def counted() -> float:
-        lines = client.get("/metrics").text.splitlines()
+        lines = metrics_at_rest(client).splitlines()
         return sum(float(one.split()[1]) for one in lines if one.startswith("vllm:request_generation_tokens_sum"))
 
     body = json.dumps({"prompt": "One, two", "max_tokens": 20, "ignore_eos": True, "n": 2, "stream": True}).encode()

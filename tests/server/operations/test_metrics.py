@@ -28,7 +28,7 @@ from actorserve.actors.telemetry.metrics import (
     PORTER_METRICS,
     TOOLS_METRICS,
 )
-from tests.support.client import http_client
+from tests.support.client import http_client, metrics_at_rest
 from tests.support.selection import slow
 from tests.support.server import Server, stopped
 from tests.support.until import PAUSE_S, until
@@ -113,6 +113,7 @@ def ask_ready(client: httpx.Client, wanted: int) -> list[str]:
 
 
 def test_known_requests(client: httpx.Client) -> None:
+    metrics_at_rest(client)  # what other tests have asked for is counted
     before = Scrape(client)
     ended = before.sum("vllm:request_success_total")
     for number in range(3):
@@ -163,6 +164,7 @@ def test_known_requests(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_stages_of_one_request_fit_into_its_time(client: httpx.Client, stream: bool) -> None:
+    metrics_at_rest(client)
     before = Scrape(client)
     complete(client, stream=stream)
     after = settled(client, before.sum("vllm:request_success_total") + 1)
@@ -217,6 +219,7 @@ def test_every_actor_is_told_of(server: Server, client: httpx.Client) -> None:
 @pytest.mark.parametrize("name", ["scheduler", *slow("worker", "frontend-0")])
 def test_nothing_that_is_counted_falls_at_a_death(name: str, server: Server, client: httpx.Client) -> None:
     complete(client)
+    metrics_at_rest(client)
     before = Scrape(client)
     generated = before.sum("vllm:generation_tokens_total")
     with ThreadPoolExecutor(4) as pool:

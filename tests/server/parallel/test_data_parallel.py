@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from actorserve.actors.observer.attach import attach
 from actorserve.actors.observer.requests import Requests
-from tests.support.client import http_client
+from tests.support.client import http_client, metrics_at_rest
 from tests.support.selection import slow
 from tests.support.server import Server
 from tests.support.streams import elsewhere
@@ -113,7 +113,7 @@ def test_a_header_that_names_no_engine_is_refused(server: Server, value: str) ->
 def samples(server: Server, name: str) -> dict[str, float]:
     """By engine."""
     with http_client(server) as client:
-        text = client.get("/metrics").text
+        text = metrics_at_rest(client)
     found = [one for family in text_string_to_metric_families(text) for one in family.samples if one.name == name]
     return {one.labels["engine"]: one.value for one in found}
 

@@ -21,6 +21,7 @@ from openai import APIStatusError, BadRequestError, OpenAI
 from actorserve.actors.cli import main
 from actorserve.actors.route.trails.transcript import Transcript
 from actorserve.actors.sound.windows import cut as windows
+from tests.support.client import http_client, metrics_at_rest
 from tests.support.models.sounds.whispers import RATE, SECONDS, STEP, TIMES, Reference, encoded, sound, wav
 from tests.support.server import Server
 
@@ -156,7 +157,8 @@ def test_so_it_does_in_the_language_that_was_heard(client: OpenAI, speech_server
     """Which a frontend's successor need not ask for: that would take its turn, and its slots are given up meanwhile."""
 
     def sequences() -> float:
-        lines = httpx.get(f"{speech_server.base_url}/metrics").text.splitlines()
+        with http_client(speech_server) as asking:
+            lines = metrics_at_rest(asking).splitlines()
         return sum(float(one.split()[1]) for one in lines if one.startswith("vllm:request_generation_tokens_count"))
 
     begun = sequences()
