@@ -97,7 +97,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
     text = f"{error.reason}: {request.method} {printable(request.path)}"
     code = {404: UNKNOWN_PATH, 405: WRONG_METHOD}.get(error.status)
-    problem = ApiError(error.status, text + (f".{why}" if (why := reason_of(request.path)) else ""), code=code)
+    if error.status == 404 and (why := reason_of(request.path)):
+        text += f".{why}"
+    problem = ApiError(error.status, text, code=code)
     response = _error_for(request, problem)
     if "Allow" in error.headers:
         response.headers["Allow"] = error.headers["Allow"]

@@ -157,6 +157,10 @@ async def test_a_route_that_is_none(served: Served, path: str) -> None:
         ("/v1/moderations", "/classify"),
         ("/v1/audio/speech", "texts"),
         ("/v1/threads", "/v1/conversations"),
+        ("/v1/skills", "No code is run here"),
+        ("/v1/agents/sessions", "beside the server"),
+        ("/v1/realtime/calls", "WebSocket"),
+        ("/v1/chat/completions/chatcmpl-1", "POST /v1/responses"),
     ],
 )
 async def test_what_is_not_there_is_told_with_the_reason(served: Served, path: str, why: str) -> None:
