@@ -224,12 +224,12 @@ def _adapted_on_gpu(config: Config, model: ModelInfo) -> Facts:
     import_rest()
     from .adapter.facts import layer_count
     from .adapter.model import describe
-    from .gpu.adapted.load import describe_on_gpu
+    from .gpu.adapted.load import describe_on_gpu, graph_words
 
     known = describe_on_gpu(config, model, torch.device("cuda", 0))
-    dtype, stored = known.types.dtype, known.types.stored
+    dtype, stored, verdict = known.types.dtype, known.types.stored, known.found.verdict
     weights = known.parameters * dtype.itemsize
-    way = f"layers of transformers, {describe(known.traits, known.found.verdict.tier)}, without CUDA graphs"
+    way = f"layers of transformers, {describe(known.traits, verdict.tier)}, {graph_words(verdict)}"
     yield {
         "parameters": known.parameters,
         "layers": layer_count(known.found.config, known.traits),

@@ -25,13 +25,13 @@ class KVMemory(NamedTuple):
     sequence_blocks: int  # that the longest sequence needs, in all tables
     windows: WindowPlan | None
     row_bytes: int  # of one row's states, or of one snapshot
-    spare_bytes: int = 0  # of blocks that drafts are made in
+    spare_bytes: int = 0  # of blocks that drafts are made in, or of states that are nobody's
     by_token: bool = False  # see KVSpec
 
     def snapshots(self, config: Config, room: int) -> int:
         """For how many there is a place in so many bytes, which rows' states come out of first. None where rows go on
         by token: a prompt is cut where one is wanted, and behind its first cut each token is a pass."""
-        left = room - config.max_num_seqs * self.row_bytes
+        left = room - config.max_num_seqs * self.row_bytes - (self.spare_bytes if self.row_bytes else 0)
         if left <= 0:
             raise ConfigError(
                 f"--max-num-seqs: the states of {config.max_num_seqs} sequences take {room - left:,} bytes of the "

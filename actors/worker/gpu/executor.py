@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -272,7 +272,7 @@ class Hidden(NamedTuple):
 class GpuModel:
     """A decoder: a step's inputs in, logits out; it keeps weights, and its caller the KV memory."""
 
-    eager: ClassVar[bool] = False  # no graph can hold what it does
+    eager = False  # no graph can hold what it does
     groups: GroupRules | None = None  # of a model that keeps states of its rows
     embedding_scale = 1.0
 

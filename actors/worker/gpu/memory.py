@@ -170,7 +170,7 @@ def plan_memory(config: Config, shape: Architecture, max_length: int, kind: torc
         sequence += (len(windows.tables) - 1) * windows.blocks
     states = shape.kv.row_bytes({None: kind.itemsize} | ITEM_BYTES)
     size = kv_block_bytes(shape, config.block_size, kind, windows) + beside
-    return KVMemory(size, sequence, windows, states, by_token=shape.kv.by_token)
+    return KVMemory(size, sequence, windows, states, states, shape.kv.by_token)  # with those of a row that is none
 
 
 def device_memory(device: torch.device | int) -> tuple[int, int]:

@@ -136,7 +136,7 @@ class GpuRunner:
         self._before(buffers, work)
         pending = PendingStep(work, buffers)
         self.known[work.rows] = work.known + work.draws
-        few = size_for(self.decoding.sizes, work.rows.size) if pending.decodes and not seeing else None
+        few = self._decoding_size(work) if pending.decodes and not seeing else None
         size = self._start(pending) if few is None else self._start_decoding(buffers, few, work)
         self.sampler.draw(pending)
         self._after(size)
@@ -203,6 +203,10 @@ class GpuRunner:
         return int(self.log[slot, new.num_known_tokens - 1])
 
     # --- decoding alone ------------------------------------------------------------------------------------------
+
+    def _decoding_size(self, work: RowWork) -> int | None:
+        """To how many rows such a step is filled up; None: it is started as any other."""
+        return size_for(self.decoding.sizes, work.rows.size)
 
     def _start_decoding(self, buffers: StepBuffers, size: int, work: RowWork) -> int:
         numbers, count = buffers.numbers, work.rows.size

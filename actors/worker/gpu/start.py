@@ -167,7 +167,8 @@ def make_runner(
         sizes = sizes._replace(tables=len(windows.tables), window=windows.window)
         model.table_of = windows.table_of(model.shape.kv)
     capture = capture_sizes(config.cudagraph_capture_sizes, rows)
-    mixed = () if is_eager(config, model) else mixed_sizes(rows, tokens, drafts is not None)
+    alone = is_eager(config, model) or model.groups is not None  # steps with prompts are started kernel by kernel
+    mixed = () if alone else mixed_sizes(rows, tokens, drafts is not None)
     ids = context.table.as_numpy().tokens
     area = context.prompt_embeds()
     embeds = None if area is None or not context.model.hidden else RowEmbeds(area, rows)

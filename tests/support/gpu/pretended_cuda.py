@@ -25,6 +25,7 @@ class Device(Protocol):
 
     graph: RecordedGraph | None
     hurry: bool
+    refuses: bool
 
     @property
     def given(self) -> int: ...
@@ -146,8 +147,11 @@ def names_of(device: Device, memory: DeviceMemory) -> dict[str, Any]:
         """torch knows none without a number."""
         assert isinstance(on, int) or on.index is not None, f"Expected a torch.device with a specified index: {on}"
 
+    def set_sync_debug_mode(mode: str) -> None:
+        device.refuses = {"default": False, "error": True}[mode]
+
     found: dict[str, Any] = dict.fromkeys(("_lazy_init", "empty_cache"), lambda *given: None)
-    found |= {"set_device": set_device, "current_device": lambda: 0}
+    found |= {"set_device": set_device, "current_device": lambda: 0, "set_sync_debug_mode": set_sync_debug_mode}
     found |= {"Event": type("Event", (Event,), {"device": device}), "Stream": Stream, "current_stream": Stream}
     found |= {"CUDAGraph": type("CUDAGraph", (CUDAGraph,), {"pools": pools}), "graph": graph}
     found |= {"graph_pool_handle": pools.make, "synchronize": synchronize}

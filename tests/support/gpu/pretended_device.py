@@ -4,7 +4,8 @@ What torch does with such tensors is done by a CPU, and kernels run in Triton's 
 what only a GPU shows, is an error here:
     tensors of two devices in one operation, or a kernel that is given memory of the host
     within a capture     any copy between the two, any look at a number, and a pool of graphs that are gone
-    while `hurrying`     all for which torch waits for the device: numbers that are looked at, copies from or to memory
+    while `hurrying`, or where torch is to refuse it (set_sync_debug_mode)
+                         all for which torch waits for the device: numbers that are looked at, copies from or to memory
                          that is not pinned or that are to block
     memory in flight     what comes from the device is there when an event behind it was waited for, and nonsense
                          before; pinned memory that is written to before that is found
@@ -36,7 +37,7 @@ SHELL = "meta"
 NONSENSE = 0x55  # in each byte of what has not come yet
 LOOKS = {  # operations whose results' sizes, or which themselves, are numbers of the device
     *("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::is_nonzero"),
-    *("aten::_unique2", "aten::unique_dim", "aten::bincount", "aten::histc"),
+    *("aten::_unique2", "aten::unique_dim", "aten::bincount"),
 }
 
 
@@ -78,7 +79,7 @@ class PretendedDevice(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.graph: RecordedGraph | None = None  # that is captured
-        self.hurry = False
+        self.hurry = self.refuses = False
         self._pinned: dict[int, Any] = {}  # memory, which is kept, so that its address is nobody else's
         self._queue: list[Callable[[], None]] = []
         self._done = 0
@@ -109,6 +110,8 @@ class PretendedDevice(DispatchMode):
 
     def _looked_at(self, what: str) -> None:
         assert self.graph is None, f"{what} within a capture"
+        if self.refuses:
+            raise RuntimeError(f"called a synchronizing CUDA operation: {what}")
         assert not self.hurry, f"{what}: the host waits for the device"
         self.wait()
 
@@ -124,7 +127,7 @@ class PretendedDevice(DispatchMode):
         there = any(isinstance(one, OnDevice) for one in tensors)
         alone = [one for one in tensors if not isinstance(one, OnDevice) and one.dim()]
         assert not there or not alone, f"{func}: {[one.shape for one in alone]} are on the host"
-        if there and (name in LOOKS or (name.startswith("aten::index") and _by_truth(args))):
+        if there and (name in LOOKS or _looks(name, args)):
             self._looked_at(str(func))
         made_there = is_there(kwargs["device"]) if kwargs.get("device") is not None else there
         if "device" in kwargs and kwargs["device"] is not None:
@@ -138,10 +141,11 @@ class PretendedDevice(DispatchMode):
         return tree_map(_wrapped, made) if made_there else made
 
     def _do(self, func: Any, args: Any, kwargs: Any) -> Any:
+        do = _histogram if func.name() == "aten::histc" else func
         with _disable_current_modes():
-            made = func(*args, **kwargs)
+            made = do(*args, **kwargs)
         if self.graph is not None and not func.name().startswith(("aten::empty", "aten::new_empty")):
-            self.graph.steps.append(again(func, args, kwargs, made))
+            self.graph.steps.append(again(do, args, kwargs, made))
         return made
 
     def _copy(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -224,6 +228,21 @@ def _changes(func: Any) -> bool:
     returned = func._schema.returns
     alias = returned[0].alias_info if len(returned) == 1 else None
     return alias is not None and alias.is_write
+
+
+def _looks(name: str, args: Any) -> bool:
+    """Is there something that the host has to know first: bounds of a histogram that were not said, or how many rows
+    each group has, of which torch makes products one by one but in bfloat16?"""
+    if name == "aten::histc":
+        return len(args) < 4 or args[2] == args[3]
+    if name == "aten::_grouped_mm":
+        return bool(args[0].dtype != torch.bfloat16)
+    return name.startswith("aten::index") and _by_truth(args)
+
+
+def _histogram(numbers: Tensor, *given: Any) -> Tensor:
+    """A CPU has none of integers."""
+    return torch.histc(numbers.float(), *given).to(numbers.dtype)
 
 
 def _by_truth(args: Any) -> bool:

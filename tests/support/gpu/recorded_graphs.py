@@ -51,13 +51,21 @@ class _Operations(DispatchMode):
 
 
 def again(func: Any, args: Any, kwargs: Any, made: Any) -> Callable[[], object]:
-    """What does the same once more, with its result in the same memory."""
-    if not isinstance(made, Tensor):  # views of parts
-        return lambda: None
+    """What does the same once more, with its results in the same memory."""
     given = {value.untyped_storage().data_ptr() for value in [*args, *kwargs.values()] if isinstance(value, Tensor)}
-    if made.untyped_storage().data_ptr() in given:  # in place, or a view, which is there
+    results = _tensors(made)
+    if all(one.untyped_storage().data_ptr() in given for one in results):  # in place, or views, which are there
         return lambda: func(*args, **kwargs)
-    return lambda: made.copy_(func(*args, **kwargs))
+
+    def run() -> None:
+        for one, new in zip(results, _tensors(func(*args, **kwargs)), strict=True):
+            one.copy_(new)
+
+    return run
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    return [made] if isinstance(made, Tensor) else [one for one in made if isinstance(one, Tensor)]
 
 
 class _Kernel:

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -172,7 +173,8 @@ def test_steps_without_graphs(folders: Folders, device: PretendedDevice, monkeyp
 
 
 def test_layers_of_transformers(tmp_path: Path, device: PretendedDevice) -> None:
-    """They are tried there, and compute there what a CPU does: these do nothing for which the host would wait."""
+    """They are tried there, and compute there what a CPU does, by graphs of all steps: these do nothing for which the
+    host would wait."""
     with on_the_host():
         write_tiny("opt", tmp_path / "opt", num_hidden_layers=1)
         config = config_for(tmp_path / "opt", block_size=16, model_impl="transformers")
@@ -182,17 +184,19 @@ def test_layers_of_transformers(tmp_path: Path, device: PretendedDevice) -> None
         shape = seen_shape(whole, traits)
     assert verify_on_device(whole, pretended_device.DEVICE).traits.kv == traits.kv
     own = copy.deepcopy(whole).to(pretended_device.DEVICE)
-    model = AdaptedGpuModel(own, traits, shape, torch.float32, pretended_device.DEVICE)
-    runner = hurried(make_gpu_runner(config, graphs=False, model=model), device)
+    model = AdaptedGpuModel(own, traits, shape, torch.float32, pretended_device.DEVICE, eager=False)
+    runner = hurried(make_gpu_runner(config, capture=True, model=model), device)
     asked = [Sequence(prompt(9 + 8 * n, n), 3) for n in range(2)]
     found = GpuDriver(runner, seed=6).run([Sequence(one.prompt, one.wanted) for one in asked])
     with on_the_host():
         assert_greedy(whole, [one.prompt for one in asked], found, 3)
 
 
+@pytest.mark.parametrize("graphs", [True, *slow(False)])
 @pytest.mark.parametrize("kind", ["mamba2", *slow("qwen3_5_text")])
-def test_states(kind: str, tmp_path: Path, device: PretendedDevice) -> None:
-    """They are there, as what says whose they are, and rows go on from copies of them."""
+def test_states(kind: str, graphs: bool, tmp_path: Path, device: PretendedDevice) -> None:
+    """They are there, as what says whose they are, and rows go on from copies of them; beside a row that begins with
+    its only token, too, and in graphs that are filled up."""
     with on_the_host():
         write_tiny(kind, tmp_path / kind, **of_states.FIELDS.get(kind, {}))
         register()
@@ -201,12 +205,18 @@ def test_states(kind: str, tmp_path: Path, device: PretendedDevice) -> None:
     with on_the_host():
         shape = seen_shape(whole, traits)
     own = copy.deepcopy(whole).to(pretended_device.DEVICE)
-    model = AdaptedGpuModel(own, traits, shape, torch.float32, pretended_device.DEVICE, Tier.ROWS)
+    eager = not graphs
+    model = AdaptedGpuModel(own, traits, shape, torch.float32, pretended_device.DEVICE, Tier.ROWS, eager)
     sizes = Sizes(ROWS, test_runner.TOKENS, LENGTH, 16)
     log = np.zeros((ROWS, LENGTH), np.int32)
-    runner = hurried(of_states.make_stateful(model, log, sizes, test_runner.BLOCKS, 2), device)
+    stateful = of_states.make_stateful(model, log, sizes, test_runner.BLOCKS, 2)
+    if graphs:
+        stateful.own_bytes(lambda: 0)
+        stateful.capture()
+    runner, decoding = hurried(stateful, device), Mock(wraps=stateful.decoding.step)
+    runner.decoding.step = decoding  # type: ignore[method-assign]
     asked = prompt(37, 1)
-    log[0, :37] = asked
+    log[0, :37], log[1, 0] = asked, 7
     place = make_ref(1, 0), 37, 37
     first = NewRow.make(2, *place, 0, [3, 4, 5], GREEDY)
     runner.run(Step.make(1, 1, [first], [2], [32], saves=[(2, 1)]))
@@ -214,8 +224,15 @@ def test_states(kind: str, tmp_path: Path, device: PretendedDevice) -> None:
     tokens = [runner.run(Step.make(1, 2, [other], [2, 0], [5, 5])).tolist()]
     tokens += [runner.run(Step.make(1, number, [], [2, 0], [1, 1])).tolist() for number in (3, 4)]
     assert all(one == two for one, two in tokens)
+    third = NewRow.make(1, make_ref(1, 1), 1, 1, 0, [7], GREEDY)
+    first_of_third = runner.run(Step.make(1, 5, [third], [2, 0, 1], [1, 1, 1])).tolist()
+    then = runner.run(Step.make(1, 6, [], [2, 0, 1], [1, 1, 1])).tolist()
+    replayed = [call.args[0] for call in decoding.call_args_list]
+    assert replayed == ([2, 2, 4] if graphs else []), "not where a row has no states yet"
+    answers = [[*(one for one, _ in tokens), first_of_third[0], then[0]], [first_of_third[2], then[2]]]
     with on_the_host():
-        assert_greedy(whole, [asked], [[one for one, _ in tokens]], 3)
+        assert_greedy(whole, [asked], answers[:1], 5)
+        assert_greedy(whole, [[7]], answers[1:], 2)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle", "mtp", "dflash", "medusa"])

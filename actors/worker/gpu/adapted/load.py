@@ -8,7 +8,6 @@ comes.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,9 +26,11 @@ from ...adapter.load import Adapted, WeightTypes, describe_adapted, read_model, 
 from ...adapter.pictures import drop_towers
 from ...adapter.probe import Traits
 from ...adapter.rotations import settle
+from ...adapter.verify import Verdict
 from ...models.weights import dtype_on_gpu
 from ..load import check_kept
 from ..memory import check_block_size, check_weights
+from .graph_trial import reason_against_graphs
 from .model import AdaptedGpuModel
 from .shape import AdaptedShape
 from .trial import seen_shape, verify_on_device
@@ -62,16 +63,32 @@ def load_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> Adapte
         model.to(device)  # what no checkpoint has: frequencies of rotations, say
         if settle(model, info.max_model_len):
             log.info("all texts are rotated as those of --max-model-len %d tokens are", info.max_model_len)
-    log.info("steps are started kernel by kernel: layers of transformers are in no CUDA graph")
-    about = known.traits, known.shape, known.types.dtype, device, known.found.verdict.tier
-    return AdaptedGpuModel(model, *about, vision=info.vision)
+    verdict = known.found.verdict
+    log.info("%s", graph_words(verdict))
+    about = known.traits, known.shape, known.types.dtype, device, verdict.tier
+    return AdaptedGpuModel(model, *about, vision=info.vision, eager=bool(verdict.without_graphs))
+
+
+def graph_words(verdict: Verdict) -> str:
+    """What of its steps is in CUDA graphs."""
+    if verdict.without_graphs:
+        return f"without CUDA graphs: {verdict.without_graphs}"
+    return "decoding by CUDA graphs, prompts without" if verdict.traits.stateful else "by CUDA graphs"
 
 
 def describe_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> Described:
     """The same without weights; a small model is tried on the device."""
     check_block_size(config)
-    dtype = lambda found: _types(config, info, found).dtype  # noqa: E731
-    found, traits, shell = describe_adapted(config, info, partial(verify_on_device, device=device), dtype)
+
+    def tried(twin: Any) -> Verdict:
+        verdict = verify_on_device(twin, device)
+        if config.enforce_eager:
+            return verdict._replace(without_graphs="--enforce-eager")
+        dtype = _types(config, info, twin.config).dtype
+        return verdict._replace(without_graphs=reason_against_graphs(twin, verdict.tier, dtype, device))
+
+    dtype = lambda found: _types(config, info, found.config).dtype  # noqa: E731
+    found, traits, shell = describe_adapted(config, info, tried, dtype)
     try:
         shape = seen_shape(shell, traits)
     except Unfit as error:
@@ -80,12 +97,12 @@ def describe_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> De
     check_kept(config, shape, info.vision)
     if info.vision is not None:
         drop_towers(shell)
-    return Described(found, traits, shape, _types(config, info, found), _count(shell))
+    return Described(found, traits, shape, _types(config, info, found.config), _count(shell))
 
 
-def _types(config: Config, info: ModelInfo, found: Adapted) -> WeightTypes:
-    """All weights become floats."""
-    stored = stored_dtype(found.config)
+def _types(config: Config, info: ModelInfo, whole: Any) -> WeightTypes:
+    """All weights become floats; `whole`: transformers' config."""
+    stored = stored_dtype(whole)
     dtype = dtype_on_gpu(config, "float32" if stored == "None" else stored)
     path = Path(info.folder) / "config.json"
     _, kept = weights_method(Values(path, read_json(path)), config.quantization)

@@ -1,13 +1,13 @@
 """A decoder of transformers on a GPU, as the runner there has its models: all tokens of a step side by side, products
 by the model's own modules, attention by Triton's kernels over the pools.
 
-What the modules' Python does between kernels may wait for the device, so no graph holds it: steps are started kernel
-by kernel. A model that keeps states of its rows computes a step in groups of these (groups.py).
+Graphs hold steps unless what the modules' Python does between kernels waits for the device, which is tried
+(graph_trial.py). A model that keeps states of its rows computes a step in groups of these (groups.py).
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,6 @@ from .step import DeviceStep
 class AdaptedGpuModel(GpuModel):
     """See GpuModel, of whose own parts it has none."""
 
-    eager: ClassVar[bool] = True
-
     def __init__(
         self,
         model: PreTrainedModel,
@@ -42,9 +40,12 @@ class AdaptedGpuModel(GpuModel):
         dtype: torch.dtype,
         device: torch.device,
         tier: Tier = Tier.FLAT,
+        eager: bool = True,
         vision: VisionSpec | None = None,
     ) -> None:
-        """`model`: on the device, with all its weights; `vision`: what it is given of pictures."""
+        """`model`: on the device, with all its weights; `eager`: no graph holds its steps; `vision`: what it is given
+        of pictures."""
+        self.eager = eager
         self.traits, self.shape, self.dtype, self.device = traits, shape, dtype, device
         self.seen = SeenLayers.of(traits)
         if traits.stateful:

@@ -24,7 +24,7 @@ from ...adapter.probe import TOKENS, Recorder, Traits, probe
 from ...adapter.verify import PROMPTS, Schedule, Verdict, compare, failure_words, reference_logits, texts_for
 from ...cpu.memory.states import RowStates
 from ..compilations import writable_cache
-from ..executor import GpuBatch
+from ..executor import GpuBatch, Hidden
 from ..layers.scratch import widest_of
 from ..memory import is_out_of_memory, make_pools
 from .groups import KeptRows
@@ -80,7 +80,8 @@ class DeviceTrial(Schedule):
         super().__init__(BLOCK)
         self.model = model
         self.pools = make_pools(model.shape, self.blocks, BLOCK, model.dtype, model.device)
-        self.states = RowStates(model.shape.kv.states, len(PROMPTS), 0, model.dtype, model.device)
+        places = len(PROMPTS) + 1  # the last is nobody's
+        self.states = RowStates(model.shape.kv.states, places, 0, model.dtype, model.device)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.model.logits(hidden)
@@ -97,8 +98,11 @@ class DeviceTrial(Schedule):
         if self.model.groups is not None:
             groups = self.model.groups.of(np.array(own), np.array(done)[rows])
             batch = batch._replace(kept=KeptRows(self.states, self._there(rows, torch.int64), groups))
-        parts = self.model.norm(self.model.forward(batch, self.pools)).split(own)
+        parts = self.model.norm(self._forward(batch)).split(own)
         return torch.cat([parts[rows.index(row)] for row in sorted(rows)])
+
+    def _forward(self, batch: GpuBatch) -> Hidden:
+        return self.model.forward(batch, self.pools)
 
     def _inputs(
         self, rows: list[int], texts: list[Tensor], tables: list[Any], done: list[int], sizes: list[int]

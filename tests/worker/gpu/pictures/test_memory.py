@@ -56,13 +56,14 @@ def test_what_check_says_of_a_tower_beside_layers_of_transformers(made: Made, mo
     config = config_for(folder, device="cpu", block_size=16)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr(load, "verify_on_device", lambda twin, device: verify_on_device(twin, DEVICE))
+    monkeypatch.setattr(load, "reason_against_graphs", lambda *given: "")
     monkeypatch.setattr(memory, "device_memory", lambda device: (8 << 30, 8 << 30))
     facts = {
         name: value
         for fact in inspection._adapted_on_gpu(config, resolve_model(config))
         for name, value in fact.items()
     }
-    assert re.search(r"without CUDA graphs, and a tower of [\d,]+ parameters$", facts["way"])
+    assert re.search(r", by CUDA graphs, and a tower of [\d,]+ parameters$", facts["way"])
     assert facts["weights_bytes"] == 4 * sum(weight.numel() for weight in reference.model.parameters())
 
 

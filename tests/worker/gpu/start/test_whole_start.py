@@ -31,6 +31,7 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.actor import GpuWorkerActor
+from actorserve.actors.worker.gpu.adapted import load as adapted_load
 from actorserve.actors.worker.gpu.adapted.runner import StatefulRunner
 from actorserve.actors.worker.gpu.drafts.ahead import CachedDraftingRunner
 from actorserve.actors.worker.gpu.drafts.blocks import BlockDraftingRunner
@@ -154,6 +155,7 @@ def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -
     patch.setattr(torch.cuda, "get_device_capability", lambda *given: (9, 0))
     patch.setattr(gpu_start, "report_late_compilations", lambda context: None)  # it would count other tests' kernels
     patch.setattr(Graphs, "_captured", captured)
+    patch.setattr(adapted_load, "reason_against_graphs", lambda *given: "")
 
 
 def recorded(graphs: Any, size: Any, pool: Any) -> RecordedGraph:
@@ -232,7 +234,7 @@ def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -
     layout = KVLayout(window=25, window_tables=1) if "windows" in setting else KVLayout()
     if isinstance(runner, StatefulRunner):
         layout = KVLayout(states=True, snapshots=runner.states.snapshots)
-        assert runner.states.snapshots > 0 and len(runner.states.length) == ROWS + runner.states.snapshots
+        assert runner.states.snapshots > 0 and len(runner.states.length) == ROWS + 1 + runner.states.snapshots
     assert ready.layout == layout
     check_memory(ready, runner, "windows" in setting)
     assert (runner.adapted is not None) == config.enable_lora
