@@ -49,7 +49,7 @@ def test_its_answers_are_those_of_the_processes(llm: LLM) -> None:
             assert sleeping.is_sleeping()
             with pytest.raises(ValueError, match="tags must be among weights and kv_cache, not 'brain'"):
                 sleeping.wake_up(["brain"])
-            sleeping.wake_up(["weights", "kv_cache"])
+            assert sleeping.wake_up(["weights"]) is False and sleeping.wake_up(["kv_cache"]) is True
             assert not sleeping.is_sleeping()
             assert sleeping.generate(PROMPTS[:1], PARAMS[:1], use_tqdm=False)[0].outputs == got[0].outputs
     assert [one.outputs[0].token_ids for one in got] == [one.outputs[0].token_ids for one in expected]

@@ -79,4 +79,6 @@ def test_the_model_is_read_by_vllms_names(llm: LLM) -> None:
     assert about is llm.model_config and about.max_model_len == llm.engine.model.max_model_len
     assert about.get_vocab_size() == about.hf_config.vocab_size == about.hf_text_config.vocab_size
     assert about.architecture in about.hf_config.architectures
+    assert about.architectures == [about.architecture] and about.runner_type == "generate"
+    assert not (about.is_encoder_decoder or about.is_multimodal_model or about.enforce_eager or about.revision)
     assert about.tokenizer == about.model and about.served_model_name == "actorserve-demo"

@@ -102,13 +102,14 @@ class AdministrationMethods:
         self._check_usable()
         self._engine.ask(lambda to: to.administration.sleep(level, mode, False, WAIT_S), LONGEST_S, "it sleeps")
 
-    def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Have `weights`, `kv_cache` or both again; return when they are there."""
+    def wake_up(self, tags: Sequence[str] | None = None) -> bool:
+        """Have `weights`, `kv_cache` or both again; return when they are there, and whether nothing sleeps any more."""
         wanted = list(PARTS if tags is None else tags)
         if unknown := [tag for tag in wanted if tag not in PARTS]:
             raise ValueError(f"tags must be among {' and '.join(PARTS)}, not {unknown[0]!r}")
         self._check_usable()
         self._engine.ask(lambda to: to.administration.wake_up(wanted), LONGEST_S, "it was woken")
+        return not self.is_sleeping()
 
     def is_sleeping(self) -> bool:
         """Does it sleep?"""

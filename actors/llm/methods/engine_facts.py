@@ -23,6 +23,19 @@ class ModelConfig:
         self.max_model_len = info.max_model_len
         self.trust_remote_code = config.trust_remote_code
         self.seed = config.seed
+        self.revision = config.revision
+        self.tokenizer_mode = config.tokenizer_mode
+        self.skip_tokenizer_init = config.skip_tokenizer_init
+        self.enforce_eager = config.enforce_eager
+        self.max_logprobs = config.max_logprobs
+        self.runner_type = "generate" if info.pooling is None else "pooling"
+        self.is_encoder_decoder = info.encoder is not None
+        self.is_multimodal_model = bool(info.media)
+
+    @property
+    def architectures(self) -> list[str]:
+        """One: that which is served."""
+        return [self.architecture]
 
     @cached_property
     def hf_config(self) -> Any:

@@ -144,8 +144,8 @@ class AsyncLLM:
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         await asyncio.to_thread(self._llm.sleep, level, mode)
 
-    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        await asyncio.to_thread(self._llm.wake_up, tags)
+    async def wake_up(self, tags: Sequence[str] | None = None) -> bool:
+        return await asyncio.to_thread(self._llm.wake_up, tags)
 
     async def is_sleeping(self) -> bool:
         return await asyncio.to_thread(self._llm.is_sleeping)
