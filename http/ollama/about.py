@@ -92,12 +92,12 @@ def _details(card: ModelCard) -> Object:
         "format": "gguf" if card.is_gguf else "safetensors",
         "family": card.family,
         "families": [card.family] if card.family else [],
-        "parameter_size": _short(card.parameters),
+        "parameter_size": short(card.parameters),
         "quantization_level": card.stored_as,
     }
 
 
-def _short(count: int) -> str:
+def short(count: int) -> str:
     """As people write a model's size: 3.5M, 8.0B."""
     for unit, letter in ((1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")):
         if count >= unit:

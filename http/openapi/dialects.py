@@ -173,3 +173,25 @@ class LmStudioModel(Said, kw_only=True):
 class LmStudioModels(Said):
     object: Literal["list"]
     data: list[LmStudioModel]
+
+
+class LmStudioKey(Said, kw_only=True):
+    """What is of texts alone is left out of what pools."""
+
+    type: Literal["llm", "embedding"]
+    publisher: str
+    key: str
+    display_name: str
+    architecture: str | UnsetType | None = UNSET
+    quantization: Object
+    size_bytes: int
+    params_string: str | None
+    loaded_instances: list[Object]
+    max_context_length: int
+    format: Literal["gguf", "mlx"] | None
+    capabilities: dict[str, bool] | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
+
+
+class LmStudioKeys(Said):
+    models: list[LmStudioKey]

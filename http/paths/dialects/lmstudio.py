@@ -26,4 +26,11 @@ LMSTUDIO: tuple[Route, ...] = (
         answers.LmStudioModel,
         statuses=MODEL,
     ),
+    Route(
+        "get",
+        "/api/v1/models",
+        "lmstudio.keys",
+        "The models, as version 1 of LM Studio's API tells of them",
+        answers.LmStudioKeys,
+    ),
 )

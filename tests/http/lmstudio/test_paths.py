@@ -7,8 +7,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt
-from actorserve.http.openapi.dialects import LmStudioModel, LmStudioModels
+from actorserve.http.openapi.dialects import LmStudioKeys, LmStudioModel, LmStudioModels
 from actorserve.http.paths.dialects.lmstudio import LMSTUDIO
 from actorserve.http.settings import Catalog, ModelCard
 from tests.http.serving import HI, SETTINGS, Served, serving
@@ -46,6 +47,27 @@ async def test_models_are_told_with_what_they_are_and_how_much_they_read() -> No
         assert (first.capabilities, second.capabilities, pooler.type) == (["tool_use"], [], "embeddings")
         one = await served.ask("GET", "/api/v0/models/alias/name")
         assert msgspec.convert(one.json, LmStudioModel) == told["alias/name"]
+
+
+async def test_version_1_tells_them_by_keys_and_what_is_loaded() -> None:
+    catalog = catalog_of({"card": safetensors, "tool_parser": "hermes"}, {**SECOND, "card": gguf}, POOLER)
+    async with serving(model=0, catalog=catalog, card=safetensors, tool_parser="hermes") as served:
+        served.engine.administration.unloaded.add(1)
+        answer = await served.ask("GET", "/api/v1/models")
+        told = {one.key: one for one in msgspec.convert(answer.json, LmStudioKeys).models}
+        assert list(told) == ["tiny", "alias/name", "second", "pooler", "other-name"]
+        first, second, pooler = told["tiny"], told["second"], told["pooler"]
+        assert first.loaded_instances == [{"id": "tiny", "config": {"context_length": 64}}]
+        assert first.capabilities == {"vision": False, "trained_for_tool_use": True} and first.architecture == "llama"
+        assert second.loaded_instances == [] and (first.format, second.format) == (None, "gguf")
+        assert pooler.type == "embedding" and pooler.capabilities is msgspec.UNSET is pooler.architecture
+
+
+async def test_models_that_only_listen_are_in_no_list() -> None:
+    speech = SpeechSpec(languages={}, tasks={}, end=1, no_timestamps=2, mels=1, frames=2)
+    hears = EncoderSpec(longest=8, decoder_longest=8, start=[1], filler=0, speech=speech)
+    async with serving(model=0, catalog=catalog_of({}, {"served": ["ears"], "encoder": hears})) as served:
+        assert [one.id for one in await models_of(served)] == ["tiny", "alias/name"]
 
 
 async def test_a_model_that_is_not_there_is_a_404_that_names_it(served: Served) -> None:
