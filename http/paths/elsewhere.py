@@ -21,7 +21,7 @@ REASONS = {
     "/v1/fine_tuning": "Models and adapters are served as they are, and trained elsewhere.",
     "/v1/evals": "Whoever evaluates a model asks it by the other paths.",
     "/v1/chat/completions/control": "thinking_token_budget says at first how long is thought; nothing ends it later.",
-    "/v1/chat/completions": "Chats are not kept; POST /v1/responses keeps what it answers.",
+    "/v1/chat/completions/": "Chats are not kept; POST /v1/responses keeps what it answers.",
     "/tools": "No tool runs beside the server: POST /v1/responses calls those of --tool-server.",
     "/cors-proxy": "A browser's page asks other servers by itself: nothing is fetched for it here.",
     "/v1/containers": RUNS,
