@@ -20,6 +20,7 @@ LLAMACPP = "/completions"  # its API's, where /v1/completions is OpenAI's
 MARKED = (  # paths of streams that are closed by a mark, also behind an error
     *("/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions", "/v1/fim/completions"),
     *("/v1/invocations", "/v1/inference/v1/generate", "/v1/generate"),
+    *("/v1/api/v0/chat/completions", "/v1/api/v0/completions"),  # LM Studio's
 )
 CHUNK = b'"choices":'  # has it, and no text of an event, in which quotation marks are escaped
 MARK = b"data: [DONE]\n\n"

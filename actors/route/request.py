@@ -18,6 +18,8 @@ MOVABLE = frozenset(
         "/chat/completions",
         "/v1/chat/completions/batch",
         "/v1/completions",
+        "/api/v0/chat/completions",
+        "/api/v0/completions",
         "/v1/messages",
         "/v1/responses",
         "/responses",

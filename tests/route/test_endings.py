@@ -44,6 +44,8 @@ async def read(made: Routed, method: str, path: str, gate: asyncio.Event) -> byt
         ("/v1/messages", b"data: 1\n\n", b"event: error\n", {"type": "error"}, b""),
         ("/v1/completions", b"data: 1\n\n", b"", {}, MARK),
         ("/chat/completions", b"data: 1\n\n", b"", {}, MARK),
+        ("/api/v0/chat/completions", b"data: 1\n\n", b"", {}, MARK),
+        ("/api/v0/completions", b"data: 1\n\n", b"", {}, MARK),
         ("/generate", b"data: 1\n\n", b"", {}, MARK),
         ("/completions", b"data: 1\n\n", b"", {}, b""),
         ("/generate_stream", b"data: 1\n\n", b"", {"error_type": "generation"}, b""),
