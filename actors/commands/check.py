@@ -73,7 +73,8 @@ def _lines(facts: dict[str, dict[str, Any]]) -> list[str]:
 def _model(known: dict[str, Any]) -> str:
     stored = ", ".join(f"{size(number)} in {dtype}" for dtype, number in known.get("stored_bytes", {}).items())
     length = f"context of {known['context_length']:,} tokens"
-    parts = (known["architecture"], length, f"stored: {stored}" if stored else "", known["folder"])
+    takes = f"takes {', '.join(known['media'])} beside text" if known["media"] else ""
+    parts = (known["architecture"], length, takes, f"stored: {stored}" if stored else "", known["folder"])
     return ", ".join(filter(None, parts))
 
 

@@ -71,6 +71,7 @@ class Checkup:
             architecture=model.architecture,
             vocabulary=model.vocab_size,
             context_length=model.max_model_len,
+            media=model.media,
             sampling_defaults=model.sampling_defaults,
         )
         if self.config.load_format != "dummy":

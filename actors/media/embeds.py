@@ -25,7 +25,7 @@ class GivenEmbeddings:
     def __init__(self, config: Config, model: ModelInfo) -> None:
         self._most = config.max_media_bytes
         self._told = told = told_of(model)
-        self._marks = Marks(model, told, IMAGE)
+        self._marks = Marks(config, model, told, IMAGE)
         self._vision = model.vision
 
     def process(self, data: bytes, source: MediaSource) -> Processed:

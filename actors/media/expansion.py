@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..model.media import GEMMA4
 from ..model.vision.processing import has_pixtral, patch_size, pixtral_patch
 from ..protocol.media import AUDIO, IMAGE, VIDEO
 from .films.texts import gemma4_film, internvl_film, qwen_film, qwen_timed_film, smolvlm_film
@@ -219,9 +220,9 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
         )
     },
     "gemma4": {
-        IMAGE: Expansion("<|image|>", "image_token", ("<|image|>", "image_token"), _gemma4, embeds=_gemma4_embeds),
-        VIDEO: Expansion("<|video|>", "video_token", ("<|video|>", "video_token"), gemma4_film),
-        AUDIO: Expansion("<|audio|>", "audio_token", ("<|audio|>", "audio_token"), _gemma4_sound),
+        IMAGE: Expansion(*GEMMA4[IMAGE], GEMMA4[IMAGE], _gemma4, embeds=_gemma4_embeds),
+        VIDEO: Expansion(*GEMMA4[VIDEO], GEMMA4[VIDEO], gemma4_film),
+        AUDIO: Expansion(*GEMMA4[AUDIO], GEMMA4[AUDIO], _gemma4_sound),
     },
     "glm5_next": {IMAGE: Expansion("<|image|>", "image_token", ("<|image|>", "image_token"), _qwen)},
     "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, embeds=_llava_embeds)},

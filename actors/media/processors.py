@@ -6,6 +6,7 @@ Pixels by transformers' image processors (model/vision/processing.py). The text 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,8 @@ import numpy as np
 from ..model.info import ModelInfo, read_json
 from ..model.media import OF_FILMS
 from ..model.pooling.dual_encoder import NO_TOKEN
-from ..model.tokenizers.tokenizer import load_tokenizer, tokenizer_config
+from ..model.tokenizers.tokenizer import load_tokenizer
+from ..model.tokenizers.tokenizer_files import named_tokens
 from ..model.vision.processing import image_arguments, load_image_processor
 from ..model.vision.spec import PROCESSOR_FILE
 from ..options.config import Config, ConfigError
@@ -30,7 +32,6 @@ from .refused import MediaRefused
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-NESTED = ("extra_special_tokens", "model_specific_special_tokens")
 BOUNDS = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}  # other names of sizes, in pixels
 COLOURS, NUMBER_BYTES = 3, 4
 STANDS_FOR = {IMAGE: "pictures", VIDEO: "films", AUDIO: "sounds"}
@@ -72,13 +73,16 @@ def told_of(model: ModelInfo) -> ExpansionInput:
     """What the model's files say."""
     folder = Path(model.folder)
     processor = read_json(folder / PROCESSOR_FILE, missing_ok=True)
-    return ExpansionInput({}, processor, {}, read_json(folder / "config.json"), named_tokens(model))
+    named = named_tokens(Path(model.tokenizer_folder)) if model.tokenizer_folder else {}
+    return ExpansionInput({}, processor, {}, read_json(folder / "config.json"), named)
 
 
 class Marks:
     """What stands for something in a prompt."""
 
-    def __init__(self, model: ModelInfo, told: ExpansionInput, modality: str) -> None:
+    def __init__(self, config: Config, model: ModelInfo, told: ExpansionInput, modality: str) -> None:
+        whole = model.vision is not None and model.vision.whole_pictures
+        self._step = config.max_num_batched_tokens if whole else None  # tokens, where one step has to compute them all
         self.expansion: Expansion = EXPANSIONS[told.config["model_type"]][modality]
         named: dict[str, Any] = {**told.processor, **told.tokens}
         self.placeholder = str(named.get(self.expansion.name) or self.expansion.placeholder)
@@ -88,9 +92,17 @@ class Marks:
         if token is None:
             raise ConfigError(f"model: its tokenizer has no {self.embedded}, which stands for {STANDS_FOR[modality]}")
         self.token = token
+        self._runs = re.compile(f"(?:{re.escape(self.embedded)})+")
 
     def processed(self, arrays: dict[str, np.ndarray], text: str) -> Processed:
-        """With these tensors, and this text."""
+        """With these tensors, and this text. MediaRefused if no step is large enough for what has to be in one."""
+        if self._step is not None:
+            longest = max((len(run[0]) for run in self._runs.finditer(text)), default=0) // len(self.embedded)
+            if longest > self._step:
+                raise MediaRefused(
+                    f"{longest} tokens of it are computed in one step, and a step has {self._step} at most "
+                    "(--max-num-batched-tokens)."
+                )
         return Processed(arrays, self.placeholder, text, self.token, text.count(self.embedded))
 
 
@@ -102,7 +114,7 @@ class ImageProcessor:
         self._most_bytes, self._most_tokens = config.media_memory_bytes, model.max_model_len
         self._process = load_image_processor(Path(model.folder), processor_kwargs(config))
         self._told = replace(told_of(model), sizes=self._process.to_dict())
-        self._marks = Marks(model, self._told, IMAGE)
+        self._marks = Marks(config, model, self._told, IMAGE)
         self._arguments = image_arguments(self._told.config, self._told.processor)
 
     @property
@@ -172,17 +184,3 @@ def check_tokens(count: int, longest: int) -> None:
     """MediaRefused for something that alone takes as many tokens as the model."""
     if count >= longest:
         raise MediaRefused(f"it takes {count} tokens of the {longest} that the model takes.")
-
-
-def named_tokens(model: ModelInfo) -> dict[str, str]:
-    """The special tokens that the tokenizer's settings name, by these names."""
-    values = tokenizer_config(model)
-    for name in NESTED:
-        if isinstance(more := values.get(name), dict):
-            values = {**values, **more}
-    found = {}
-    for name, value in values.items():
-        text = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(text, str):
-            found[name] = text
-    return found

@@ -26,9 +26,9 @@ FRAMES_OF_A_TOKEN = 4  # of those that are the sound's own
 class SoundProcessor:
     """Of one model."""
 
-    def __init__(self, model: ModelInfo) -> None:
+    def __init__(self, config: Config, model: ModelInfo) -> None:
         self._told = told_of(model)
-        self._marks = Marks(model, self._told, AUDIO)
+        self._marks = Marks(config, model, self._told, AUDIO)
         self._extractor = read_json(Path(model.folder) / EXTRACTOR_FILE, missing_ok=True)
 
     def process(self, data: bytes, source: MediaSource) -> Iterator[Processed | None]:
@@ -49,8 +49,8 @@ class SoundProcessor:
 class WindowedSounds(SoundProcessor):
     """In Whisper's windows."""
 
-    def __init__(self, model: ModelInfo) -> None:
-        super().__init__(model)
+    def __init__(self, config: Config, model: ModelInfo) -> None:
+        super().__init__(config, model)
         self._sizes = sizes = SoundSizes.read(self._told.config, self._told.processor, self._extractor)
         self._most_windows = sizes.most_windows(model.max_model_len)
         self._mel = LogMel(sizes.mels, sizes.n_fft, sizes.hop, sizes.rate, sizes.frames * sizes.hop)
@@ -69,8 +69,8 @@ class WindowedSounds(SoundProcessor):
 class UniversalSounds(SoundProcessor):
     """As they are long, of up to half a minute: Gemma's, whose tower makes an embedding of four frames."""
 
-    def __init__(self, model: ModelInfo) -> None:
-        super().__init__(model)
+    def __init__(self, config: Config, model: ModelInfo) -> None:
+        super().__init__(config, model)
         self._mel = UniversalMel(self._told.processor.get(NESTED) or self._extractor)
         self._most_tokens = model.max_model_len
 
@@ -97,4 +97,4 @@ def _decoded(data: bytes, rate: int, most_s: float) -> Generator[None, None, np.
 
 def make_processor(config: Config, model: ModelInfo) -> SoundProcessor:
     """Of the model's family."""
-    return (UniversalSounds if told_of(model).config["model_type"] == "gemma4" else WindowedSounds)(model)
+    return (UniversalSounds if told_of(model).config["model_type"] == "gemma4" else WindowedSounds)(config, model)

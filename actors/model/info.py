@@ -16,12 +16,13 @@ from .encoder_decoder.spec import EncoderSpec
 from .forms import as_read, without_gguf
 from .generation import end_tokens, in_file, read_override, sampling_defaults, with_end_of
 from .gguf.folder import SOURCES, check_header
-from .media import changes_of, modalities_of
+from .media import changes_of, modalities_of, with_tokens
 from .mistral.folder import form_of
 from .names import CODE, check_folder, find_folder, use_cache
 from .pooling.choice import pools, read_pooling
 from .pooling.dual_encoder import text_part
 from .pooling.spec import PoolingSpec
+from .tokenizers.tokenizer_files import added_tokens, named_tokens
 from .values import Values, read_json
 from .vision.adapted import adapted_vision
 from .vision.refused import check_kind
@@ -103,8 +104,10 @@ def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:
     if (folder / SOURCES).is_file() and mode == "slow":  # a GGUF file's is made here as well
         mode = "auto"
     tokenizer = fast_tokenizer(folder, mode)
-    ends = _end_tokens(config, info, tokenizer)
-    return msgspec.structs.replace(info, tokenizer_folder=str(tokenizer), end_tokens=ends)
+    ends, media = _end_tokens(config, info, tokenizer), info.media
+    if info.vision is not None:
+        media = with_tokens(media, info.vision.kind, named_tokens(tokenizer), added_tokens(tokenizer))
+    return msgspec.structs.replace(info, tokenizer_folder=str(tokenizer), end_tokens=ends, media=media)
 
 
 def _end_tokens(config: Config, info: ModelInfo, tokenizer: Path) -> list[int]:

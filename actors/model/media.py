@@ -1,10 +1,12 @@
-"""Which models take pictures, films or sounds: by config.json's model_type. Plain data, read by the supervisor.
+"""Which models take pictures, films or sounds: by config.json's model_type, and where that leaves it open by their
+tokenizer. Plain data, read by the supervisor.
 
 How a family's placeholders become as many as a picture has embeddings: actors/media/expansion.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any
 
 from ..protocol.media import AUDIO, IMAGE, VIDEO
@@ -26,6 +28,14 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "qwen2_audio": (AUDIO,),
     "voxtral": (AUDIO,),
     **dict.fromkeys(("clip", "siglip", "siglip2"), (IMAGE,)),
+}
+GEMMA4 = {  # its tokens in whose places embeddings go, and the names by which its files may say others
+    IMAGE: ("<|image|>", "image_token"),
+    VIDEO: ("<|video|>", "video_token"),
+    AUDIO: ("<|audio|>", "audio_token"),
+}
+MAY_LACK: dict[str, dict[str, tuple[str, str]]] = {  # modalities of which a tokenizer may have no token
+    "gemma4": {modality: GEMMA4[modality] for modality in (VIDEO, AUDIO)},
 }
 OF_FILMS = ("fps", "num_frames")
 IN_PIXELS = ("size", "min_pixels", "max_pixels", *OF_FILMS)
@@ -52,3 +62,11 @@ def modalities_of(values: dict[str, Any], architecture: str) -> list[str]:
     found = MODALITIES.get(str(values.get("model_type")), ())
     deaf = IMAGE in found and not isinstance(values.get("audio_config"), dict)
     return [one for one in found if one != AUDIO or not deaf]
+
+
+def with_tokens(media: list[str], kind: str, named: Mapping[str, str], known: Container[str]) -> list[str]:
+    """Those of which the tokenizer knows the token. `kind`: config.json's model_type, `named`: what the model's files
+    name.
+    """
+    found = MAY_LACK.get(kind, {})
+    return [one for one in media if one not in found or named.get(found[one][1], found[one][0]) in known]

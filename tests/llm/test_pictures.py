@@ -85,6 +85,16 @@ def test_films_are_frames_or_files(llm: LLM, tmp_path: Path) -> None:
     assert one.count(pads[0]) == wanted.count(pads[0]) > 0 and two.count(pads[0]) == 2 * one.count(pads[0])
 
 
+def test_one_prompt_has_pictures_and_films(llm: LLM) -> None:
+    frames = [pil(seed) for seed in range(4)]
+    [film_pad] = llm.get_tokenizer().encode("<|video_pad|>", add_special_tokens=False)
+    alone = ids(llm, {"prompt": FILM, "multi_modal_data": {"video": frames}}).count(film_pad)
+    data = {"image": [pil(), pil(1)], "video": frames}
+    both = ids(llm, {"prompt": f"{PAD}See {FILM} and {PAD}", "multi_modal_data": data})
+    assert both.count(3) == 2 * TOKENS and both.count(film_pad) == alone > 0
+    assert both.index(3) < both.index(film_pad) < len(both) - both[::-1].index(3)
+
+
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
@@ -94,7 +104,7 @@ def test_films_are_frames_or_files(llm: LLM, tmp_path: Path) -> None:
         ),
         (
             {"prompt": "x", "multi_modal_data": {"smell": [1]}},
-            "prompt 0: multi_modal_data: a dict with one of the keys image, video, audio",
+            "prompt 0: multi_modal_data: a dict with some of the keys image, video, audio",
         ),
         ({"prompt": "x", "multi_modal_data": {"video": "no.mp4"}}, r"video\[0\]: no.mp4 cannot be read: No such file"),
         ({"prompt": "x", "multi_modal_data": {"video": []}}, r"video\[0\]: a film is a list of pictures"),

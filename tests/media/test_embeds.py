@@ -119,6 +119,22 @@ def test_as_many_tokens_are_written_as_there_are_embeddings(root: Path) -> None:
     assert given("internvl", root, image_embeds=torch.zeros(4, 64)).text == "<img>" + "<IMG_CONTEXT>" * 4 + "</img>"
 
 
+def test_no_picture_is_larger_than_the_step_that_has_to_compute_all_of_it(root: Path) -> None:
+    """Where its tokens see one another; no step would ever have room for it."""
+
+    def given_to(whole: bool, rows: int) -> str:
+        folder = vision_folder("gemma4", root)
+        config = Config(model=str(folder), enable_mm_embeds=True, max_num_batched_tokens=100)
+        spec = VisionSpec(kind="gemma4", placeholders=(1,), hidden=64, whole_pictures=whole)
+        model = msgspec.structs.replace(resolve_model(Config(model=str(folder), worker="scripted")), vision=spec)
+        data = msgspec.json.encode({"image_embeds": text_of(torch.zeros(rows, 64))})
+        return GivenEmbeddings(config, model).process(data, MediaSource("image", "", form=EMBEDS)).text
+
+    assert given_to(True, 100).count("<|image|>") == 100 and given_to(False, 101).count("<|image|>") == 101
+    with pytest.raises(MediaRefused, match=r"101 tokens of it .* a step has 100 at most \(--max-num-batched-tokens\)"):
+        given_to(True, 101)
+
+
 @pytest.mark.parametrize(
     ("kind", "tensors", "said"),
     [

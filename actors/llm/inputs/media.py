@@ -50,20 +50,23 @@ class GivenPictures:
         if data is None or data == {}:
             return prompt
         place = f"prompt {index}: {DATA}"
-        if not isinstance(data, Mapping) or set(data) - set(MODALITIES) or len(data) > 1:
-            raise ValueError(f"{place}: a dict with one of the keys {', '.join(MODALITIES)} is taken")
-        ((kind, given),) = data.items()
-        make = {IMAGE: self.source, VIDEO: self.film, AUDIO: sound_of}[kind]
-        one = (kind == VIDEO and _is_film(given)) or (kind == AUDIO and _is_sound(given))
-        listed = [given] if one or not isinstance(given, Sequence) else given
-        sources = [make(one, f"{place}.{kind}[{number}]") for number, one in enumerate(listed)]
-        if self._rules is None or kind not in self._rules.most:
+        if not isinstance(data, Mapping) or set(data) - set(MODALITIES):
+            raise ValueError(f"{place}: a dict with some of the keys {', '.join(MODALITIES)} is taken")
+        if self._rules is None or set(data) - set(self._rules.most):
             raise ValueError(f"{place}: this model takes {'text' if self._rules is None else self._rules.names} only")
+        sources = [source for kind, given in data.items() for source in self._of_kind(kind, given, f"{place}.{kind}")]
         try:
             check_counts(sources, self._rules, place)
         except ApiError as error:
             raise ValueError(error.message) from None
         return msgspec.structs.replace(prompt, media=sources)
+
+    def _of_kind(self, kind: str, given: object, place: str) -> list[MediaSource]:
+        """One, or a list of several."""
+        make = {IMAGE: self.source, VIDEO: self.film, AUDIO: sound_of}[kind]
+        one = (kind == VIDEO and _is_film(given)) or (kind == AUDIO and _is_sound(given))
+        listed = [given] if one or not isinstance(given, Sequence) else given
+        return [make(one, f"{place}[{number}]") for number, one in enumerate(listed)]
 
     def film(self, given: object, place: str) -> MediaSource:
         """One film: a file's path, or its frames."""

@@ -100,7 +100,7 @@ class FileFrames:
         try:
             import av
         except ImportError:
-            raise MediaRefused(MISSING, 501) from None
+            raise MediaRefused(f"{MISSING}.", 501) from None
         try:
             with self._open(av) as container:
                 times, starts = yield from self._look(container)

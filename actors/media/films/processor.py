@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ...model.info import ModelInfo, read_json
+from ...model.info import ModelInfo
 from ...model.media import OF_FILMS
-from ...model.vision.spec import PROCESSOR_FILE, SOFT_TOKENS
+from ...model.vision.films import FILES, film_values, most_frame_tokens
+from ...model.vision.spec import SOFT_TOKENS
 from ...options.config import Config
 from ...options.objects.media import media_reading, processor_kwargs
 from ...protocol.media import FRAMES, VIDEO, MediaSource
@@ -29,11 +30,8 @@ from .texts import frame_tokens
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FILES = ("video_preprocessor_config.json", "preprocessor_config.json")
-NESTED = "video_processor"  # of processor_config.json
 BYTES = 4  # of a number
 SMOLVLM, GEMMA4 = "smolvlm", "gemma4"
-FRAME_TOKENS = 70  # of Gemma 4's frames at most, where its files do not say
 
 
 class FilmProcessor:
@@ -45,7 +43,7 @@ class FilmProcessor:
         self._most_tokens = model.max_model_len
         self._reading = media_reading(config).video
         self._told = told
-        self._marks = Marks(model, told, VIDEO)
+        self._marks = Marks(config, model, told, VIDEO)
 
     def process(self, data: bytes, source: MediaSource) -> Iterator[Processed | None]:
         """In small steps: None until it is there."""
@@ -184,8 +182,7 @@ class PatchFilms(FilmProcessor):
     def __init__(self, config: Config, model: ModelInfo, told: ExpansionInput, images: ImageProcessor) -> None:
         super().__init__(config, model, told)
         self._images = images
-        said = _given(Path(model.folder), FILES[:1]).get(SOFT_TOKENS)
-        self._settings = {SOFT_TOKENS: FRAME_TOKENS if said is None else int(said)}
+        self._settings = {SOFT_TOKENS: most_frame_tokens(Path(model.folder))}
 
     def begin(self, film: Film, first: Image) -> Grid:
         """See FilmProcessor. In patches."""
@@ -219,26 +216,18 @@ class PatchFilms(FilmProcessor):
 def picture_arguments(folder: Path, told: ExpansionInput) -> dict[str, Any]:
     """With which the processor of pictures makes one of a frame."""
     if told.config["model_type"] == SMOLVLM:
-        given = _given(folder)
+        given = film_values(folder, FILES)
         sized = (given.get("video_sampling") or {}).get("video_size") or given.get("size")
         more = {"size": sized, "max_image_size": given.get("max_image_size")}
         return {"do_image_splitting": False, **{name: value for name, value in more.items() if value}}
-    sized = _given(folder, FILES[:1]).get("size")
+    sized = film_values(folder).get("size")
     return {"crop_to_patches": False, **({"size": sized} if sized else {})}
-
-
-def _given(folder: Path, files: Sequence[str] = FILES) -> dict[str, Any]:
-    """What the first of the model's files that knows of films says of them."""
-    given: dict[str, Any] = read_json(folder / PROCESSOR_FILE, missing_ok=True).get(NESTED) or {}
-    for name in files:
-        given = given or read_json(folder / name, missing_ok=True)
-    return given
 
 
 def film_settings(folder: Path, told: ExpansionInput, changes: Mapping[str, Any]) -> dict[str, Any]:
     """What the model's files say of films, and where they do not what transformers takes."""
     kind = "qwen3_vl" if told.config["model_type"].startswith("qwen3") else "qwen2_vl"
-    given = _given(folder)
+    given = film_values(folder, FILES)
     found = {**ABSENT[kind], **{name: value for name, value in {**given, **changes}.items() if value is not None}}
     return {**found, "size": bounded(found["size"], found)}
 

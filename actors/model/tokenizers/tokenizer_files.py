@@ -16,6 +16,7 @@ TEMPLATE = "chat_template.jinja"
 MORE = "additional_chat_templates"  # a folder of all but the default one
 ABOUT = "tokenizer_config.json"
 SPECIAL_MAP = "special_tokens_map.json"
+NESTED = ("extra_special_tokens", "model_specific_special_tokens")  # of ABOUT
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 OF_PROCESSORS = ("processor_config.json", "chat_template.json")  # older ones have it as a field of these
 
@@ -68,6 +69,20 @@ def special_texts(folder: Path) -> dict[str, str]:
         value = values.get(name)
         text = value.get("content") if isinstance(value, dict) else value
         if isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def named_tokens(folder: Path) -> dict[str, str]:
+    """The special tokens that the tokenizer's settings name, by these names."""
+    values = read_json(folder / ABOUT, missing_ok=True)
+    for name in NESTED:
+        if isinstance(more := values.get(name), dict):
+            values = {**values, **more}
+    found = {}
+    for name, value in values.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
             found[name] = text
     return found
 

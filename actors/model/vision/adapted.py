@@ -15,6 +15,7 @@ from ...options.objects.speculative import LookupOptions, read_speculative
 from ..config_json import TRANSFORMERS, architecture_name
 from ..memory.machine import may_have_gpu
 from ..values import Values, read_json
+from .films import most_frame_tokens
 from .spec import PROCESSOR_FILE, SOFT_TOKENS, VisionSpec
 from .texts import LARGEST, SEES
 
@@ -56,7 +57,8 @@ def adapted_vision(config: Config, whole: Values, folder: Path) -> VisionSpec | 
 
 
 def _most_tokens(config: Config, folder: Path) -> int:
-    """Of one picture, by --mm-processor-kwargs or the processor's files."""
+    """Of one picture, by --mm-processor-kwargs or the processor's files, or of one frame of a film."""
     files = (read_json(folder / name, missing_ok=True) for name in FILES)
     parts = [processor_kwargs(config), *(file.get("image_processor") or file for file in files)]
-    return next((int(part[SOFT_TOKENS]) for part in parts if isinstance(part.get(SOFT_TOKENS), int)), MOST_SOFT_TOKENS)
+    told = (int(part[SOFT_TOKENS]) for part in parts if isinstance(part.get(SOFT_TOKENS), int))
+    return max(next(told, MOST_SOFT_TOKENS), most_frame_tokens(folder))

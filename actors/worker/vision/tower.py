@@ -33,6 +33,10 @@ from ..adapter.checkpoint.stored import Source
 
 OF_TEXT = ("tok_embeddings.", "layers.", "norm.", "output.", "lerope.", "mtp_")  # as Mistral names them
 TEXT_PARTS = ("language_model", "text_model", "lm_head")
+SQUEEZED = (
+    "mistral3",
+    "mistral_large4",
+)  # they drop the projector's first dimension if it is 1, as if it were a batch's
 HEARING = ("audio_tower", "embed_audio")  # of one that is not asked to hear
 
 
@@ -46,6 +50,8 @@ def load_tower(config: Config, info: ModelInfo, dtype: torch.dtype) -> PreTraine
             _fill(model, Path(info.folder), config, dtype)
         _drop(model, TEXT_PARTS if AUDIO in info.media else (*TEXT_PARTS, *HEARING))
     inner: PreTrainedModel = model.model.eval().requires_grad_(False)
+    if inner.config.model_type in SQUEEZED:
+        inner.multi_modal_projector.register_forward_hook(lambda _module, _given, rows: rows[None])
     return inner
 
 

@@ -11,9 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from actorserve.actors.model.info import resolve_model
+from actorserve.actors.media.processors import make_processors
+from actorserve.actors.model.checks.combinations import check_vision
+from actorserve.actors.model.info import resolve_model, with_tokenizer
 from actorserve.actors.model.quantization import METHODS
 from actorserve.actors.model.vision import adapted
+from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.vision.tower import load_tower
 from tests.support.models.vision.families import ADAPTED, DIVIDED, EVERY, checkpoint
@@ -52,6 +55,37 @@ def test_where_it_sees(family: str, root: Path, monkeypatch: pytest.MonkeyPatch)
     assert not seen(device="cpu")
 
 
+@pytest.mark.parametrize(("of_pictures", "of_frames", "wanted"), [(70, None, 70), (280, 140, 280), (70, 280, 280)])
+def test_a_step_has_room_for_the_largest_picture_and_frame(
+    of_pictures: int, of_frames: int | None, wanted: int, root: Path
+) -> None:
+    """Where their tokens see one another: one that does not fit would wait for ever."""
+    folder = Path(shutil.copytree(checkpoint("gemma4_together", root), root / f"{of_pictures}-{of_frames}"))
+    pixels = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(json.dumps({**pixels, "max_soft_tokens": of_pictures}))
+    if of_frames is not None:
+        (folder / "video_preprocessor_config.json").write_text(json.dumps({"max_soft_tokens": of_frames}))
+    info = resolve_model(config_for(folder, device="cpu"))
+    assert info.vision is not None and info.vision.span == wanted
+    check_vision(config_for(folder, device="cpu", max_num_batched_tokens=wanted), info, info.vision)
+    with pytest.raises(ConfigError, match=f"set it to {wanted} or more"):
+        check_vision(config_for(folder, device="cpu", max_num_batched_tokens=wanted - 1), info, info.vision)
+
+
+@pytest.mark.parametrize(
+    ("lacked", "left"), [(["<|video|>"], ["image", "audio"]), (["<|video|>", "<|audio|>"], ["image"])]
+)
+def test_what_the_tokenizer_has_no_token_for_is_not_taken(lacked: list[str], left: list[str], root: Path) -> None:
+    """As of checkpoints that are older than their family's films."""
+    folder = Path(shutil.copytree(checkpoint("gemma4", root), root / "-".join(left)))
+    words = json.loads((folder / "tokenizer.json").read_text())
+    words["added_tokens"] = [token for token in words["added_tokens"] if token["content"] not in lacked]
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    config = config_for(folder, device="cpu")
+    info = with_tokenizer(config, resolve_model(config))
+    assert info.media == left and list(make_processors(config, info)) == left
+
+
 @pytest.mark.parametrize("family", ADAPTED)
 def test_what_check_counts_is_the_text_part_and_the_tower_in_floats(family: str, root: Path) -> None:
     folder = checkpoint(family, root)
@@ -77,6 +111,24 @@ def test_what_check_counts_is_the_text_part_and_the_tower_in_floats(family: str,
     each = METHODS["int8"].bytes_per_weight
     assert each is not None
     assert floats - counted(quantization="int8") == pytest.approx(multiplied * (FLOAT - each), abs=2)
+
+
+@pytest.mark.parametrize("family", ["mistral3", "mistral_large4"])
+def test_a_picture_of_one_embedding(family: str, root: Path) -> None:
+    """transformers' own function takes its row for several numbers."""
+    folder = checkpoint(family, root)
+    config = config_for(folder, device="cpu")
+    tower: Any = load_tower(config, resolve_model(config), torch.float32)
+    side = tower.config.vision_config.patch_size * tower.config.spatial_merge_size
+    torch.manual_seed(0)
+    one, other = torch.rand(2, 3, side, side)
+    made = [
+        tower.get_image_features(part[None], torch.tensor([[side, side]])).pooler_output[0] for part in (one, other)
+    ]
+    both = tower.get_image_features(torch.stack([one, other]), torch.tensor([[side, side]] * 2)).pooler_output
+    assert [tuple(rows.shape) for rows in made] == [(1, tower.config.text_config.hidden_size)] * 2
+    assert not torch.equal(*made)
+    torch.testing.assert_close(torch.cat(made), torch.cat(both))
 
 
 def test_the_bounds_of_clipped_layers_are_the_checkpoints(root: Path) -> None:
