@@ -51,7 +51,8 @@ def load_tower(config: Config, info: ModelInfo, dtype: torch.dtype) -> PreTraine
         _drop(model, TEXT_PARTS if AUDIO in info.media else (*TEXT_PARTS, *HEARING))
     inner: PreTrainedModel = model.model.eval().requires_grad_(False)
     if inner.config.model_type in SQUEEZED:
-        inner.multi_modal_projector.register_forward_hook(lambda _module, _given, rows: rows[None])
+        projector: Any = inner.multi_modal_projector
+        projector.register_forward_hook(lambda _module, _given, rows: rows[None])
     return inner
 
 
