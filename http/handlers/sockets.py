@@ -48,6 +48,11 @@ def account_of(request: web.Request, settings: Settings) -> Account | None:
     return account
 
 
+def counted(count: int, name: str) -> str:
+    """For the log."""
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
 class Teller(ABC, Generic[T]):
     """Tells a client what is generated, one answer at a time, as it comes; a slow one when it has taken the rest."""
 

@@ -94,6 +94,7 @@ OWNER = web.RequestKey("owner", int)  # the frontend in its answer's id
 GO_ON = web.AppKey("go_on", list[RequestContext])  # in the background, for a predecessor's clients
 CLOSES: web.AppKey[Callable[[], bool]] = web.AppKey("closes")  # whether connections end with their answer now
 DRAIN: web.AppKey[Callable[[], None]] = web.AppKey("drain")  # the server ends: WebSockets begin nothing more
+CLOSED = web.RequestKey("closed", bool)  # its WebSocket has ended as the protocol has it
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
 
 

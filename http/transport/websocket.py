@@ -16,6 +16,7 @@ from time import monotonic
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from ..errors import ApiError
+from ..middleware.context import CLOSED
 from .body import BODY_S, BodyBudget, is_counted
 from .sse import STALL_S, look_at
 
@@ -117,6 +118,8 @@ class WebSocketChannel:
 
     def release(self) -> None:
         """Nobody listens any more."""
+        if self.response.close_code not in (None, WSCloseCode.ABNORMAL_CLOSURE):
+            self._request[CLOSED] = True
         self._transport = None
         self._forget_deadline()
         self._budget.forget(self._held)

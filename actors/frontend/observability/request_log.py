@@ -18,7 +18,16 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.generation.job import Job
-from actorserve.http.middleware.context import GIVEN_AWAY, GO_ON, NOTED, REFUSED, REPLAYED, REQUEST_ID, RequestContext
+from actorserve.http.middleware.context import (
+    CLOSED,
+    GIVEN_AWAY,
+    GO_ON,
+    NOTED,
+    REFUSED,
+    REPLAYED,
+    REQUEST_ID,
+    RequestContext,
+)
 from actorserve.http.paths.responses import RESPONSES
 from actorserve.http.routes import GENERATING, PAGE_PATHS
 from actorserve.http.settings import printable
@@ -32,6 +41,7 @@ from .job_times import NAMES, read_times
 from .log_lines import Logger, log
 
 GONE = 499
+UPGRADED = 101
 UNKNOWN = "-"
 BEGAN = web.RequestKey("began", int)
 LONGEST_REASON = 200  # characters
@@ -72,7 +82,7 @@ class RequestLog:
             return await handler(request)
         except (asyncio.CancelledError, ConnectionError):
             if GIVEN_AWAY not in request:
-                self._end(request, GONE)
+                self._end(request, UPGRADED if CLOSED in request else GONE)
             raise
 
     def answered(self, request: web.BaseRequest, status: int) -> None:

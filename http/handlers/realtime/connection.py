@@ -29,7 +29,7 @@ from ...realtime.session import Session
 from ...transport.resume import LeftSession, record_of
 from ...transport.websocket import WebSocketChannel, frame
 from ..generate import Generator
-from ..sockets import ENDING, Teller, account_of, end_of
+from ..sockets import ENDING, Teller, account_of, counted, end_of
 from .client_events import ClientEvents
 from .generation import Generation, Generations
 
@@ -259,8 +259,10 @@ class RealtimeConnection(Teller[Generation]):
         """For the log, at its end."""
         session, seconds = self.session, max(0.0, time.time() - self.session.created)
         client, code = self._request[CLIENT], self._channel.response.close_code
-        text = f"session {session.id}: {client} {session.kind} of {session.model}; {session.answers} answers"
-        return f"{text}, {len(session.items)} items, {seconds:.1f} s, closed with {code or 'no code'}"
+        who = f"{client} " if client else ""
+        text = f"session {session.id}: {who}{session.kind} of {session.model}; {counted(session.answers, 'answer')}"
+        items = counted(len(session.items), "item")
+        return f"{text}, {items}, {seconds:.1f} s, closed with {code or 'no code'}"
 
     # --- the end of the server ---------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from ...openai.responses.socket import (
     error_message,
     messages_of,
     new_session,
+    not_active,
     not_steered,
     read_message,
 )
@@ -37,13 +38,12 @@ from ...openai.responses.store import CANCELLED
 from ...settings import Settings
 from ...transport.resume import LeftSession, record_of
 from ...transport.websocket import WebSocketChannel, frame
-from ..sockets import ENDING, Teller, end_of
+from ..sockets import ENDING, Teller, counted, end_of
 from .turns import Find, Turn, TurnMaker
 
 MOST_WAITING = 16  # messages behind the one that is answered
 MOST_WRONG = 16  # messages in a row that cannot be answered
 FULL = "Too many messages wait for the response before them: send one behind the end of the other."
-NOT_ACTIVE = "There is no response before it that could be cancelled."
 WRONG = "None of the last messages could be answered."
 
 
@@ -56,9 +56,10 @@ class Waiting:
     cancel: SocketMessage | None = None  # if it ends what stands before it, also in another process that reads it again
     is_heeded: bool = False
 
-    def cancels(self, lane: str | None) -> bool:
-        """Is a response of this lane before it to end?"""
-        return self.cancel is not None and self.cancel.stream_id in (None, lane)
+    def cancels(self, now: Turn) -> bool:
+        """Is this, which stands before it, to end?"""
+        one = self.cancel
+        return one is not None and one.stream_id in (None, now.lane) and one.response_id in (None, now.id)
 
 
 class ResponseSocket(Teller[Turn]):
@@ -154,8 +155,8 @@ class ResponseSocket(Teller[Turn]):
             head = read_message(check_depth(message.raw, MESSAGE))
             lane = head.stream_id
             active = ActiveResponse(message.raw, secrets.randbits(64), int(time.time()))
-            if head.type == CANCEL and not message.is_heeded:
-                raise ApiError(400, NOT_ACTIVE, "type", "response_cancel_not_active")
+            if head.type == CANCEL and not self._is_heeded(message):
+                raise not_active(message.raw, head)
             turn = None if head.type in (STEER, CANCEL) else await self._maker().make(active)
         except ApiError as error:
             self._at, self._wrong = message.end, self._wrong + 1
@@ -230,11 +231,15 @@ class ResponseSocket(Teller[Turn]):
     def _heed_cancels(self) -> None:
         """What is generated ends if a message behind it says so."""
         now = self.now
-        found = [one for one in self._messages if one.cancels(now.lane)] if now is not None else []
+        found = [one for one in self._messages if one.cancels(now)] if now is not None else []
         for one in found:
             one.is_heeded = True
         if now is not None and found:
             self.finish(now, ApiError(CANCELLED, "It was cancelled.", code="response_cancelled"))
+
+    def _is_heeded(self, message: Waiting) -> bool:
+        """Has it ended something, here or in a predecessor?"""
+        return message.is_heeded or message.end in self.session.heeded
 
     def tell(self, now: Turn) -> None:
         if now.job.done.done():
@@ -247,7 +252,9 @@ class ResponseSocket(Teller[Turn]):
                 self._channel.write(texts)
 
     def finish(self, now: Turn, error: ApiError | None) -> None:
-        """The end of it, which is told. What fails before anything was told of it is an error of its message."""
+        """The end of it, which is told. What fails before anything was told of it is an error of its message. With it
+        is written down which cancels have been heeded: a successor would find nothing that they could end.
+        """
         if error is not None and not now.is_told:
             self._wrong += error.status != CANCELLED
             texts = [error_message(error, now.lane)]
@@ -256,8 +263,10 @@ class ResponseSocket(Teller[Turn]):
             events = now.take(now.job.choices[0]) if error is None else now.form.failed(error)
             texts = list(messages_of(events, now.lane))
         self.now, self.session.active = None, None
-        while self._messages and self._messages[0].is_heeded:  # with the end, or a successor would find nothing to end
+        while self._messages and self._is_heeded(self._messages[0]):
             self._at = self._messages.popleft().end
+        heeded = {*self.session.heeded, *(one.end for one in self._messages if one.is_heeded)}
+        self.session.heeded = [end for end in heeded if end > self._at]
         self._settle(texts, ends=True)
         now.leave()
         self._free.set()
@@ -273,5 +282,6 @@ class ResponseSocket(Teller[Turn]):
         """For the log, at its end."""
         session, seconds = self.session, max(0.0, time.time() - self.session.created)
         code = self._channel.response.close_code
-        text = f"responses {session.id}: {self._request[CLIENT]} {session.answers} answers, {seconds:.1f} s"
+        what = [self._request[CLIENT], counted(session.answers, "answer")]
+        text = f"responses {session.id}: {' '.join(filter(None, what))}, {seconds:.1f} s"
         return f"{text}, closed with {code or 'no code'}"

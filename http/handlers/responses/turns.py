@@ -54,6 +54,7 @@ class Turn:
     lane: str | None
     leave: Callable[[], None]
     refs: list[int]
+    id: str  # of the response
     is_told: bool = False  # its first events are
 
     def take(self, choice: Choice) -> bytes:
@@ -134,7 +135,8 @@ class _Making:
             await api.generator.begin(self.request, job, partial(api.engine.submit, job, refs))
         except ApiError as error:
             raise renamed(error) from None
-        return Turn(job, form, self.message.stream_id, partial(api.engine.release, job), job.refs, given > 0)
+        leave = partial(api.engine.release, job)
+        return Turn(job, form, self.message.stream_id, leave, job.refs, f"resp_{self.key}", given > 0)
 
     async def in_turns(self, servers: list[McpServer], state: int | None) -> Turn:
         """One whose model may call tools of these servers, or may have to sum up its input."""
@@ -155,7 +157,8 @@ class _Making:
             run.leave()
 
         given = 0 if state is None else read_state(state)[1]
-        return Turn(run.job, ToolRunFormat(run, given), self.message.stream_id, leave, [NO_SLOT], given > 0)
+        form, lane = ToolRunFormat(run, given), self.message.stream_id
+        return Turn(run.job, form, lane, leave, [NO_SLOT], f"resp_{self.key}", given > 0)
 
     def _keep(self, key: str, ended: Object) -> None:
         """By the store, or by the connection itself."""

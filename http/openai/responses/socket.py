@@ -37,6 +37,7 @@ class SocketMessage(msgspec.Struct):
     stream_id: Annotated[str, msgspec.Meta(max_length=64)] | None = None  # its lane, which its events name
     generate: bool | None = None
     background: bool | None = None
+    response_id: str | None = None  # of response.cancel
     # of response.steer
     previous_response_id: str | None = None
     input: Any = None
@@ -64,6 +65,7 @@ class SocketSession(msgspec.Struct):
     answers: int = 0
     active: ActiveResponse | None = None
     unkept: dict[str, tuple[str, bytes]] = {}  # by lane: the response's id, and it
+    heeded: list[int] = []  # ends of messages that wait, and have ended what they were to end
 
     def remember(self, lane: str | None, stored: StoredResponse) -> None:
         """In the place of the lane's last, unless it is too long; the oldest make room for it."""
@@ -146,6 +148,16 @@ def error_message(error: ApiError, lane: str | None) -> bytes:
     if error.retry_after is not None:
         told["headers"] = {"retry-after": str(error.retry_after)}
     return encode({"type": "error", "status": error.status, "error": told} | _lane(lane))
+
+
+def not_active(raw: bytes, cancel: SocketMessage) -> ApiError:
+    """Why nothing has ended."""
+    if len(raw) > LONGEST_CANCEL:
+        return bad_request(f"message: a {CANCEL} of more than {LONGEST_CANCEL} bytes is not read.", MESSAGE)
+    text, field = "There is no response before it that could be cancelled.", "type"
+    if cancel.response_id is not None:
+        text, field = f"response_id: no response {cancel.response_id[:64]!r} is being made.", "response_id"
+    return ApiError(400, text, field, "response_cancel_not_active")
 
 
 def not_steered(message: SocketMessage) -> bytes:

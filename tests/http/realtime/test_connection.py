@@ -264,7 +264,7 @@ async def test_sessions_are_counted_and_logged(served: Served, caplog: pytest.Lo
                 await asyncio.sleep(0.005)  # nothing tells that the handler has ended
         assert (served.engine.sessions, served.engine.answers_begun) == (1, 1)
     said, _ = [record.message for record in caplog.records if record.message.startswith("session sess_")]
-    assert "realtime of tiny; 1 answers, 2 items" in said and said.endswith("closed with 1000")
+    assert "realtime of tiny; 1 answer, 2 items" in said and said.endswith("closed with 1000")
 
 
 async def test_a_message_that_cannot_be_read_is_called_one(served: Served) -> None:

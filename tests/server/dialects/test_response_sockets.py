@@ -100,6 +100,27 @@ async def test_one_goes_on_from_a_response_whichever_frontend_keeps_it(
                 assert (await answer.json())["previous_response_id"] == name
 
 
+async def test_a_cancel_is_heeded_once_whatever_waits_before_it(
+    scripted_server: Server, kill_frontends: Callable[[], None]
+) -> None:
+    """Also by a successor that reads it again, behind another lane's response: it is no error of the client's."""
+    async with aiohttp.ClientSession() as session:
+        async with session.ws_connect(f"{scripted_server.base_url}/v1/responses") as socket:
+            create = {"type": "response.create", "store": False, "input": "<long>"}
+            await socket.send_json({**create, "stream_id": "a"})
+            assert (await socket.receive_json(timeout=WAIT_S))["type"] == "response.created"
+            with stopped(scripted_server, "worker"):
+                await socket.send_json({**create, "stream_id": "b"})
+                await socket.send_json({"type": "response.cancel", "stream_id": "a"})
+                while (event := await socket.receive_json(timeout=WAIT_S))["type"] != "response.failed":
+                    assert event["stream_id"] == "a"
+                kill_frontends()
+            while (event := await socket.receive_json(timeout=WAIT_S))["type"] != "response.completed":
+                assert event["stream_id"] == "b"
+            assert event["response"]["output"][0]["content"][0]["text"] == LONG
+            assert (await turn(socket, {}, input="<long>"))["output"][0]["content"][0]["text"] == LONG
+
+
 async def test_a_response_is_cancelled_whichever_life_of_its_frontend_is_told(
     scripted_server: Server, kill_frontends: Callable[[], None]
 ) -> None:

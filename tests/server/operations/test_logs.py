@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import aiohttp
 
 from tests.support.client import http_client
 from tests.support.server import Server, stopped
@@ -107,6 +110,31 @@ def test_json_lines_of_requests() -> None:
     assert (left["status"], left["finish_reason"]) == (499, None) and 0 < left["completion_tokens"] < 1500
     assert "models" not in told and "last" in told
     assert not [line for line in lines if SECRET in json.dumps(line)]
+
+
+def test_a_socket_that_is_closed_is_no_client_that_left() -> None:
+    with Server(*SCRIPTED, "--log-format", "json") as server:
+        asyncio.run(_talk(server, "closed", is_closed=True))
+        asyncio.run(_talk(server, "lost", is_closed=False))
+        for name in ("closed", "lost"):
+            server.wait_for(f'"request_id":"{name}"', since_start=True)
+        server.stop()
+        told = requests_of(objects(server))
+    assert (told["closed"]["status"], told["lost"]["status"]) == (101, 499)
+
+
+async def _talk(server: Server, name: str, is_closed: bool) -> None:
+    """One response over a WebSocket, which then is closed, or whose connection breaks off."""
+    async with aiohttp.ClientSession() as session:
+        url = f"{server.base_url}/v1/responses"
+        async with session.ws_connect(url, headers=named(name)) as socket:
+            await socket.send_json({"type": "response.create", "input": "hi", "max_output_tokens": 16})
+            while (await socket.receive_json(timeout=PATIENCE_S))["type"] != "response.incomplete":
+                pass
+            if not is_closed:
+                connection = socket._response.connection
+                assert connection is not None and connection.transport is not None
+                connection.transport.abort()
 
 
 def test_json_lines_of_deaths() -> None:

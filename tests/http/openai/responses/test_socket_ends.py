@@ -9,6 +9,7 @@ import pytest
 
 from actorserve.http.handlers.responses.socket import MOST_WAITING, MOST_WRONG
 from actorserve.http.middleware.context import DRAIN
+from actorserve.http.openai.responses.socket import LONGEST_CANCEL
 from actorserve.http.transport.websocket import WebSocketChannel
 from tests.http.fakes import finish_all, rendered, say
 from tests.http.realtime.test_client_secrets import OfFile
@@ -48,6 +49,37 @@ async def test_what_is_generated_is_cancelled(served: Served) -> None:
         assert (error["error"]["code"], error["stream_id"]) == ("response_cancelled", "b")
         await served.job()
         await answered(served, socket)
+
+
+async def test_a_response_is_cancelled_by_its_id_alone(served: Served) -> None:
+    async with connected(served) as socket:
+        await socket.create(input="hi")
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "well")
+        created = await socket.next()
+        await socket.send("response.cancel", response_id="resp_other")
+        await socket.create(input="hi")
+        await socket.send("response.cancel", response_id=created["response"]["id"])
+        assert (await socket.end())[-1]["type"] == "response.failed"
+        assert await served.release() is job
+        error = (await socket.next())["error"]
+        assert (error["code"], error["param"]) == ("response_cancel_not_active", "response_id")
+        assert "'resp_other'" in error["message"]
+        finish_all(await served.job())
+        assert (await socket.end())[-1]["type"] == "response.completed"
+        await answered(served, socket)  # the last cancel was heeded, and is told nothing
+
+
+async def test_a_cancel_that_is_too_long_is_told_so(served: Served) -> None:
+    async with connected(served) as socket:
+        await socket.create(input="hi")
+        job = await served.job()
+        await socket.send("response.cancel", event_id="x" * LONGEST_CANCEL)
+        finish_all(job)
+        assert (await socket.end())[-1]["type"] == "response.completed"
+        error = (await socket.next())["error"]
+        assert error["param"] == "message" and f"more than {LONGEST_CANCEL} bytes" in error["message"]
 
 
 async def test_nothing_is_cancelled_where_nothing_is_generated(served: Served) -> None:
