@@ -114,18 +114,19 @@ def _is_there(server: RunningServer) -> bool:
             return False
 
 
-def choose(servers: list[RunningServer], wanted: int | None) -> RunningServer:
+def choose(servers: list[RunningServer], port: int | None = None, pid: int | None = None) -> RunningServer:
     """The one with this port or process id, or the only one there is."""
-    if wanted is not None:
-        named = [server for server in servers if wanted in (server.port, server.pid)]
+    if port is not None or pid is not None:
+        named = [server for server in servers if server.port == port or server.pid == pid]
+        what = f"port {port}" if pid is None else f"process id {pid}"
         others = f"; there are {_list(servers)}" if servers else ""
         if not named:
-            raise AttachError(f"no server has the port or process id {wanted}{others}{_of_other_users()}")
+            raise AttachError(f"no server has the {what}{others}{_of_other_users()}")
         servers = named
     if not servers:
         raise AttachError(f"no server runs here{_of_other_users()}")
     if len(servers) > 1:
-        raise AttachError(f"several servers run here, choose one with --server: {_list(servers)}")
+        raise AttachError(f"several servers run here, choose one with --server PORT or pid:PID: {_list(servers)}")
     return servers[0]
 
 
@@ -139,9 +140,9 @@ def _list(servers: list[RunningServer]) -> str:
     return ", ".join(map(str, servers))
 
 
-def attach(wanted: int | None = None) -> Attached:
+def attach(port: int | None = None, pid: int | None = None) -> Attached:
     """The server with this port or process id, or the only one."""
-    server = choose(find_servers(), wanted)
+    server = choose(find_servers(), port, pid)
     try:
         description = _description(server)
         segment = Segment.observe(f"/proc/{server.pid}/fd/{description.segment_fd}")

@@ -31,6 +31,6 @@ class Ending:
 def watch_ending(server: RunningServer) -> Ending | None:
     """None where its memory cannot be read, as that of another version."""
     try:
-        return Ending(attach(server.pid))
+        return Ending(attach(pid=server.pid))
     except AttachError:
         return None

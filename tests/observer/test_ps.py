@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import re
@@ -22,6 +23,7 @@ from actorserve.actors.cli import main
 from actorserve.actors.observer import attach as module
 from actorserve.actors.observer.ask import CONNECT_S, AskError, _connect, ask
 from actorserve.actors.observer.attach import AttachError, RunningServer, attach, choose, find_servers
+from actorserve.actors.observer.options import Place, add_server
 from actorserve.actors.protocol.sockets.control_wire import STATUS, ControlCommand, NoArguments, ServerStatus
 from actorserve.actors.telemetry.snapshot import Snapshot
 from tests.support.server import Server
@@ -51,7 +53,7 @@ def processes(server: Server) -> dict[str, int]:
 
 def look(server: Server) -> Snapshot:
     """The same without a process of its own."""
-    observed = attach(server.pid)
+    observed = attach(pid=server.pid)
     try:
         return observed.look()
     finally:
@@ -59,7 +61,7 @@ def look(server: Server) -> Snapshot:
 
 
 def found(server: Server) -> RunningServer:
-    return choose(find_servers(), server.pid)
+    return choose(find_servers(), pid=server.pid)
 
 
 def test_one_line_an_actor(server: Server) -> None:
@@ -141,7 +143,7 @@ def test_a_death_is_a_restart(server: Server) -> None:
 
 
 def test_an_observer_maps_the_segment_read_only(server: Server) -> None:
-    observed = attach(server.pid)
+    observed = attach(pid=server.pid)
     assert fcntl.fcntl(observed.segment.fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
     inode = os.fstat(observed.segment.fd).st_ino
     with open("/proc/self/maps") as file:
@@ -151,7 +153,7 @@ def test_an_observer_maps_the_segment_read_only(server: Server) -> None:
 
 
 def test_keys_are_not_told(server: Server) -> None:
-    observed = attach(server.pid)
+    observed = attach(pid=server.pid)
     assert observed.description.config.api_key == []
     assert KEY not in repr(observed.description) and KEY not in run("ps", "--json", "--server", port_of(server)).stdout
     observed.close()
@@ -174,7 +176,7 @@ def test_who_asks_a_stopped_supervisor_is_told_so(server: Server) -> None:
 def test_a_server_that_is_not_there(server: Server) -> None:
     done = run("ps", "--server", "1")
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.startswith("actorserve: error: no server has the port or process id 1; there are ")
+    assert done.stderr.startswith("actorserve: error: no server has the port 1; there are ")
     assert port_of(server) in done.stderr
 
 
@@ -189,7 +191,7 @@ def test_servers_of_other_users_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
     """As one of a service is, which has a user of its own."""
     theirs = RunningServer(8000, 10, os.getuid() + 1)
     monkeypatch.setattr(module, "find_servers", lambda uid=None: [theirs] if uid == 0 else [])
-    for wanted, words in ((None, "no server runs here"), (8000, "no server has the port or process id 8000")):
+    for wanted, words in ((None, "no server runs here"), (8000, "no server has the port 8000")):
         with pytest.raises(AttachError, match=rf"^{words}, but those of other users, .*: port 8000 \(pid 10\)$"):
             choose([], wanted)
 
@@ -198,46 +200,62 @@ def test_two_servers(server: Server, another: Callable[[], Server]) -> None:
     with another() as other:
         done = run("ps")
         assert done.returncode == 1
-        assert done.stderr.startswith("actorserve: error: several servers run here, choose one with --server: ")
+        assert done.stderr.startswith(
+            "actorserve: error: several servers run here, choose one with --server PORT or pid:PID: "
+        )
         for each in (server, other):
             assert f"port {port_of(each)} (pid {each.pid})" in done.stderr
             assert report(each)["server"]["pid"] == each.pid
-            assert attach(each.pid).description.port == int(port_of(each))
+            assert attach(pid=each.pid).description.port == int(port_of(each))
         with stopped(server.pid):
             assert report(server)["server"]["pid"] == server.pid
         name = found(other)
     assert name not in find_servers(), "nothing of it is left"
     with pytest.raises(AttachError, match="no server has"):
-        attach(other.pid)
+        attach(pid=other.pid)
 
 
 @pytest.mark.parametrize(
-    ("servers", "wanted", "chosen"),
+    ("servers", "words", "chosen"),
     [
-        ([(1, 10)], None, (1, 10)),
-        ([(1, 10), (2, 20)], 2, (2, 20)),
-        ([(1, 10), (2, 20)], 10, (1, 10)),
-        ([(1, 10), (2, 20)], None, "several servers"),
-        ([(1, 10), (1, 20)], 1, "several servers"),
-        ([(1, 10), (1, 20)], 20, (1, 20)),
-        ([], None, "no server runs here"),
-        ([], 7, "process id 7$"),
-        ([(1, 10)], 7, r"process id 7; there are port 1 \(pid 10\)"),
+        ([(1, 10)], [], (1, 10)),
+        ([(1, 10), (2, 20)], ["--server", "2"], (2, 20)),
+        ([(1, 10), (2, 20)], ["--port", "2"], (2, 20)),
+        ([(1, 10), (2, 20)], ["--server", "pid:10"], (1, 10)),
+        ([(1, 10), (2, 20)], ["--server", "10"], "no server has the port 10; there are port 1"),
+        ([(1, 10), (2, 20)], ["--server", "pid:2"], "no server has the process id 2; there are"),
+        ([(20, 10), (2, 20)], ["--port", "20"], (20, 10)),
+        ([(1, 10), (2, 20)], [], "several servers"),
+        ([(1, 10), (1, 20)], ["--server", "1"], "several servers"),
+        ([(1, 10), (1, 20)], ["--server", "pid:20"], (1, 20)),
+        ([], [], "no server runs here"),
+        ([], ["--server", "pid:7"], "process id 7$"),
+        ([(1, 10)], ["--server", "7"], r"port 7; there are port 1 \(pid 10\)"),
     ],
 )
 def test_which_server(
     servers: list[tuple[int, int]],
-    wanted: int | None,
+    words: list[str],
     chosen: tuple[int, int] | str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "find_servers", lambda uid=None: [])  # of other users
     there = [RunningServer(port, pid, 0) for port, pid in servers]
+    parser = argparse.ArgumentParser()
+    add_server(parser)
+    place: Place = parser.parse_args(words).server
     if isinstance(chosen, str):
         with pytest.raises(AttachError, match=chosen):
-            choose(there, wanted)
+            choose(there, *place)
     else:
-        assert choose(there, wanted) == RunningServer(*chosen, 0)
+        assert choose(there, *place) == RunningServer(*chosen, 0)
+
+
+@pytest.mark.parametrize("word", ["pid:", "pid:x", "x", "-1", "8000.0", "²"])
+def test_what_is_no_server(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["ps", f"--server={word}"])
+    assert f"{word!r} is no port, and no process id as pid:1234" in capsys.readouterr().err
 
 
 def test_a_name_that_another_user_has_taken_is_no_server(
@@ -263,7 +281,7 @@ def test_a_name_that_another_user_has_taken_is_no_server(
     with socket.socket(socket.AF_UNIX) as own:
         (other,) = listed(uid, os.getpid(), inode=os.fstat(own.fileno()).st_ino)
         with pytest.raises(AttachError, match="does not say where"):
-            attach(other.pid)
+            attach(pid=other.pid)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def asking(server: Server, name: str, **fields: Any) -> Iterator[Callable[[], No
 
 def look(server: Server, name: str) -> list[Explanation]:
     """The same without a process of its own."""
-    observed = attach(server.pid)
+    observed = attach(pid=server.pid)
     try:
         found = Requests(observed)
         scene = take_scene(observed.system, observed.look(), found.all())
@@ -263,7 +263,7 @@ def test_the_queue_waits_for_a_row() -> None:
 def test_the_queue_waits_for_blocks_or_budget(server: Server, free: int, reason: str) -> None:
     """As the scheduler of this server might be, were it so short of blocks."""
     assert ask(server, "to be changed").status_code == 200
-    observed = attach(server.pid)
+    observed = attach(pid=server.pid)
     found = Requests(observed).find("to be changed", Requests(observed).all())[0]
     begun = (Stamp.RENDER_BEGUN, Stamp.RENDERED, Stamp.ADMITTED)
     life = replace(found.life, at={stamp: found.life.at[stamp] for stamp in begun})

@@ -94,7 +94,7 @@ async def test_a_pair_on_a_server(server: Server, monkeypatch: pytest.MonkeyPatc
     async with clients() as session:
         over = asyncio.Event()
         load = asyncio.create_task(Load(server.base_url, session, tally, 0.0, 0).arrivals(20.0, 20, over))
-        attached, watchers = attach(server.pid), Watchers(server.base_url, server.pid, None)
+        attached, watchers = attach(pid=server.pid), Watchers(server.base_url, server.pid, None)
         (found,) = await pairs(attached, watchers, 2.5, time.monotonic(), random.Random(0))
         attached.close()
         assert not watchers.cpu()

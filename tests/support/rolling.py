@@ -27,7 +27,7 @@ WAIT_S = 120.0
 
 def command(server: Server, *words: str, wait_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
     """`actorserve WORDS` for this server."""
-    return run_command(*words, "--server", str(server.pid), wait_s=wait_s)
+    return run_command(*words, "--server", f"pid:{server.pid}", wait_s=wait_s)
 
 
 def restart(server: Server, *words: str) -> str:

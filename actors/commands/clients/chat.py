@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...bench.client_tls import add_client_certificate, client_tls
 from ...chat.options import FAILED, add_chat, key_of, talk
-from ...observer.options import add_server
+from ...observer.options import Place, add_server
 
 if TYPE_CHECKING:
     from ...chat.client import Client
@@ -66,9 +66,9 @@ def _client(arguments: argparse.Namespace) -> Client:
     if arguments.url is not None:
         return Client(arguments.url, key, client_tls(arguments, own=False))
     own = client_tls(arguments, own=True)
-    if arguments.server is None and not find_servers():  # another user's, or in a container, it may be all the same
+    if arguments.server == Place() and not find_servers():  # another user's, or in a container, it may be all the same
         return Client(DEFAULT, key, own)
-    server = attach(arguments.server)
+    server = attach(*arguments.server)
     url = server.description.url
     server.close()
     if not url:

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.timeout is not None and not 0 <= arguments.timeout < math.inf:
         raise ConfigError("--timeout: a number of seconds, 0 or more")
     try:
-        server = choose(find_servers(), arguments.server)
+        server = choose(find_servers(), *arguments.server)
         process = os.pidfd_open(server.pid)
         ending = watch_ending(server)
         asked = time.monotonic()

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ...observer.attach import AttachError, attach
 
     try:
-        server = attach(arguments.server)
+        server = attach(*arguments.server)
         let_any_text_pass()
         snapshot = server.look()
     except AttachError as error:

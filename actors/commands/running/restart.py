@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     options = _options(arguments)
     try:
-        server = choose(find_servers(), arguments.server)
+        server = choose(find_servers(), *arguments.server)
         begun = ask(server, RESTART, RestartRequest(arguments.what, options), ANSWER_S)
         failed = follow(server, RESTART_PROGRESS, begun.number)
     except (AttachError, AskError) as error:

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ...protocol.sockets.control_wire import SCALE, SCALE_PROGRESS, ScaleRequest
 
     try:
-        server = choose(find_servers(), arguments.server)
+        server = choose(find_servers(), *arguments.server)
         begun = ask(server, SCALE, ScaleRequest(arguments.engines), ANSWER_S)
         if failed := follow(server, SCALE_PROGRESS, begun.number):
             print(f"actorserve: error: {failed}", file=sys.stderr)

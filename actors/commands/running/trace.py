@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--seconds: a number over 0")
     since_ns = time.monotonic_ns() - int(arguments.seconds * 1e9)
     try:
-        made = make_trace(attach(arguments.server), since_ns)
+        made = make_trace(attach(*arguments.server), since_ns)
     except AttachError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return FAILED

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ...observer.options import add_server
+from ...observer.options import Place, add_server
 from ...options.config import ConfigError
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ def _print_dump(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _look(server: int | None, name: str | None) -> list[Explanation]:
+def _look(server: Place, name: str | None) -> list[Explanation]:
     """About the request of this name, or about all that have not ended."""
     from ...observer.attach import attach
     from ...observer.requests import Requests
     from ...observer.why.explanation import explain
     from ...observer.why.scene import take_scene
 
-    attached = attach(server)
+    attached = attach(*server)
     requests = Requests(attached)
     scene = take_scene(attached.system, attached.look(), requests.all())
     chosen = scene.everything if name is None else requests.find(name, scene.everything)

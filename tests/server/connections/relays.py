@@ -14,7 +14,7 @@ BODY = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 150, "igno
 
 def relay(server: Server, kind: str) -> ActorStatus:
     """As `ps` has it."""
-    seen = attach(server.pid)
+    seen = attach(pid=server.pid)
     try:
         return seen.look().actor(kind)
     finally:

@@ -56,7 +56,7 @@ def test_idle_connections_up_to_the_limit_and_a_death(each: int) -> None:
 
 def test_what_is_counted_on_is_what_is_used(server: Server) -> None:
     """At rest; more is used while actors are born, and there is room for more."""
-    seen = attach(server.pid)
+    seen = attach(pid=server.pid)
     actors, frontends = len(seen.system.actors), len(seen.system.of_kind("frontend"))
     templates = len(seen.system.own_templates)
     room = own_descriptors(seen.system)

@@ -217,7 +217,7 @@ def test_calls_get_as_long_as_a_drain_allows() -> None:
         stub: Any = health_pb2_grpc.HealthStub(client.channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
         next(watch)
-        ask_supervisor(choose(find_servers(), server.pid), DRAIN, DrainRequest(600.0))
+        ask_supervisor(choose(find_servers(), pid=server.pid), DRAIN, DrainRequest(600.0))
         *_, last = stream
         assert last.usage.completion_tokens == 300
         assert [told.status for told in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]

@@ -28,7 +28,7 @@ async def _one(session: aiohttp.ClientSession, number: int, tokens: int, begun: 
 
 def say_first(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, while no stream goes on until it has said how many there are."""
-    line = [sys.executable, "-m", "actorserve", *words, "--server", str(server.pid)]
+    line = [sys.executable, "-m", "actorserve", *words, "--server", f"pid:{server.pid}"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         with stopped(server, "worker"):
@@ -148,7 +148,7 @@ async def _cut_short(server: Server, numbers: Sequence[signal.Signals]) -> tuple
         streams = [asyncio.create_task(_one(session, number, 2000, begun)) for number in range(8)]
         while len(begun) < len(streams):
             await asyncio.sleep(0.001)
-        words = [sys.executable, "-m", "actorserve", "drain", "--timeout", "600", "--server", str(server.pid)]
+        words = [sys.executable, "-m", "actorserve", "drain", "--timeout", "600", "--server", f"pid:{server.pid}"]
         pipe = asyncio.subprocess.PIPE
         drain = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
         assert drain.stdout

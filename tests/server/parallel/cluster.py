@@ -58,7 +58,7 @@ async def begun(engine: Server, asking: list[asyncio.Task[Any]]) -> None:
 
 async def profiled(engine: Server) -> None:
     """Until its actors are told of a profile: the one of the server goes there behind the answer."""
-    attached = attach(engine.pid)
+    attached = attach(pid=engine.pid)
     try:
         words = ProfileWords(attached.segment.words, attached.system.kv_map_offsets[0])
         deadline = time.monotonic() + WAIT_S
@@ -71,7 +71,7 @@ async def profiled(engine: Server) -> None:
 
 def running(engine: Server) -> int:
     """Sequences that it computes."""
-    attached = attach(engine.pid)
+    attached = attach(pid=engine.pid)
     try:
         return attached.look().sums("scheduler")["running"]
     finally:
@@ -80,7 +80,7 @@ def running(engine: Server) -> int:
 
 def loaded(engine: Server) -> int:
     """Adapters that its scheduler knows."""
-    attached = attach(engine.pid)
+    attached = attach(pid=engine.pid)
     try:
         registry = registry_of(attached.system, attached.segment)
         return 0 if registry is None else len(registry.all())

@@ -352,7 +352,7 @@ def test_one_that_differs_is_refused_by_name(engine: Server, proofs: dict[str, t
         assert "it differs: --logits-processors: none here" in why
         with urllib.request.urlopen(f"{url}/metrics") as response:
             assert "actorserve:engine_trouble{" in response.read().decode()
-        attached = attach(other.pid)
+        attached = attach(pid=other.pid)
         held = attached.look().held[0]
         attached.close()
         assert "it differs: --logits-processors: none here" in held

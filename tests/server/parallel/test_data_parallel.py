@@ -58,7 +58,7 @@ def test_a_death_in_an_engine_changes_no_answer(
 
 def wait_for_all(server: Server) -> None:
     """Until both engines serve."""
-    attached = attach(server.pid)
+    attached = attach(pid=server.pid)
     try:
         while not (seen := attached.look()).ready or not all(
             actor.gauges["blocks_total"] for actor in seen.actors if actor.kind == "scheduler"
@@ -82,7 +82,7 @@ def test_who_loses_its_worker_gives_away_before_there_is_another(server: Server,
 
 def engines_of(server: Server) -> list[int]:
     """Where the latest requests are or were, in the order of their arrival."""
-    attached = attach(server.pid)
+    attached = attach(pid=server.pid)
     try:
         return [facts.engine for facts in Requests(attached).all()]
     finally:
@@ -146,7 +146,7 @@ def test_operators_see_both(server: Server) -> None:
     assert NAMES < set(server.actors())
     generated = samples(server, "vllm:generation_tokens_total")
     assert set(generated) == {"0", "1"} and min(generated.values()) > 0
-    attached = attach(server.pid)
+    attached = attach(pid=server.pid)
     try:
         seen = attached.look()
         lanes = {(lane.source, lane.target) for lane in seen.lanes}

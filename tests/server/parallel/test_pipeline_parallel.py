@@ -111,7 +111,7 @@ def test_a_stage_dies_and_changes_no_answer(
 def test_operators_see_stages(server: Server) -> None:
     """Under the names of the log, wherever actors are shown; both have the plan by one ring."""
     said(server, ASKED[:1])
-    attached = attach(server.pid)
+    attached = attach(pid=server.pid)
     try:
         seen = attached.look()
         assert STAGES == {actor.name for actor in seen.actors if actor.kind == "worker"}

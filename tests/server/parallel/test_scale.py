@@ -48,7 +48,7 @@ def test_options_that_contradict_each_other(given: dict[str, object], says: str)
 
 
 def look(server: Server) -> Snapshot:
-    attached = attach(server.pid)
+    attached = attach(pid=server.pid)
     try:
         return attached.look()
     finally:
@@ -134,7 +134,7 @@ def test_a_command_scales_and_says_what_is_wrong(server: Server) -> None:
     assert "must be between 1 and 3" in command(server, "scale", "0").stderr
     assert command(server, "restart", "worker@2").stderr.endswith("nothing runs there, its engine is parked\n")
     assert command(server, "scale", "1").returncode == 0
-    status = ask(choose(find_servers(), server.pid), STATUS, NoArguments())
+    status = ask(choose(find_servers(), pid=server.pid), STATUS, NoArguments())
     parked = {child.name: child.parked for child in status.actors if child.parked}
     assert parked == {"worker@1": "scale", "worker@2": "scale"} and not status.under_way
 

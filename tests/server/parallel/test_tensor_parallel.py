@@ -162,7 +162,7 @@ def test_a_group_dies_together_and_loses_nothing() -> None:
                     after = server.pids()
                     assert up == born and all((after[name] != before[name]) == (name in up) for name in before)
         assert ids == expected["token_ids"] and not victims
-        observed = attach(server.pid)
+        observed = attach(pid=server.pid)
         lanes = {lane.target: lane for lane in observed.look().lanes if lane.source == "scheduler"}
         observed.close()
         assert lanes["worker-0"].sent_records == lanes["worker-1"].sent_records

@@ -34,7 +34,7 @@ def test_an_actor_that_does_not_stop_is_killed(launch: Launch) -> None:
 
 
 def supervisor_state(pid: int) -> str:
-    with closing(attach(pid)) as attached:
+    with closing(attach(pid=pid)) as attached:
         return attached.look().actor("supervisor").state
 
 
@@ -83,7 +83,7 @@ def test_the_end_of_a_terminal_is_told_twice_and_forces_nothing(launch: Launch, 
 @pytest.mark.parametrize("again", [False, True])
 def test_the_first_signal_in_a_drain_is_no_second_one(launch: Launch, tmp_path: Path, again: bool) -> None:
     with launch("--shutdown-timeout", "60", lives={"frontend-0": ["drain"]}) as server:
-        ask(choose(find_servers(), server.pid), DRAIN, DrainRequest(600.0))
+        ask(choose(find_servers(), pid=server.pid), DRAIN, DrainRequest(600.0))
         server.wait_for("draining")
         server.signal(signal.SIGTERM)
         server.wait_for("SIGTERM: the server ends already; another one ends everything now")
@@ -97,7 +97,7 @@ def test_the_first_signal_in_a_drain_is_no_second_one(launch: Launch, tmp_path: 
 
 def test_a_signal_in_a_drain_leaves_requests_as_long_as_it_does_otherwise(launch: Launch) -> None:
     with launch("--shutdown-timeout", "0.2", lives={"frontend-0": ["deaf"]}, stop_s=0.5) as server:
-        ask(choose(find_servers(), server.pid), DRAIN, DrainRequest(600.0))
+        ask(choose(find_servers(), pid=server.pid), DRAIN, DrainRequest(600.0))
         server.wait_for("drain: the server stops")
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
@@ -106,7 +106,7 @@ def test_a_signal_in_a_drain_leaves_requests_as_long_as_it_does_otherwise(launch
 
 def test_another_drain_follows_the_first_and_may_leave_less_time(launch: Launch) -> None:
     with launch("--shutdown-timeout", "60", lives={"frontend-0": ["deaf"]}, stop_s=0.5) as server:
-        found = choose(find_servers(), server.pid)
+        found = choose(find_servers(), pid=server.pid)
         assert ask(found, DRAIN, DrainRequest(600.0)).seconds == 600
         server.wait_for("drain: the server stops")
         assert 60 < (ask(found, DRAIN, DrainRequest()).seconds or 0) <= 600

@@ -142,7 +142,7 @@ def test_the_server_goes_on_without_one_that_it_does_not_need(launch: Launch, re
         if rest_s < REST_S:
             server.wait_for("porter is up")
             assert "porter" in server.pids()
-        status, attached = ask(choose(find_servers(), server.pid), STATUS, NoArguments()), attach(server.pid)
+        status, attached = ask(choose(find_servers(), pid=server.pid), STATUS, NoArguments()), attach(pid=server.pid)
         down = ["porter"] * (rest_s == REST_S)
         assert status.ready and [child.name for child in status.actors if not child.up] == down
         assert [actor.name for actor in attached.look().actors if actor.state == "dead"] == down
@@ -307,7 +307,7 @@ def test_an_engine_that_does_not_come_up_stays_parked_and_the_server_goes_on(lau
     options = ("--max-data-parallel-size", "2", "--max-restarts", "4")
     with launch(*options, lives={"worker@1": [*lives, "serve"]}) as server:
         assert "worker@1" not in server.pids()
-        found = choose(find_servers(), server.pid)
+        found = choose(find_servers(), pid=server.pid)
         number = ask(found, SCALE, ScaleRequest(2)).number
         news = ask(found, SCALE_PROGRESS, ProgressRequest(number))
         while not news.done:
