@@ -1,13 +1,15 @@
 """The file of a library of kernels: what it is compiled of, what it is called, and where it is kept.
 
 Its name holds a hash of sources and flags, and one of the compiler. It is written in a folder of its own and renamed,
-so that two who start at once, or one who is killed while it compiles, leave a whole library or none; what the killed
-leave behind, a later start removes. Behind it stands its digest: what a disk has damaged would end the process that
-loads it, and is compiled again. A folder that others may write is not used.
+so that one who is killed while it compiles leaves a whole library or none; what the killed leave behind, a later start
+removes. Of those who start at once, as workers do, one compiles, and the others wait for it. Behind it stands its
+digest: what a disk has damaged would end the process that loads it, and is compiled again. A folder that others may
+write is not used.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -15,12 +17,12 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .compiler import identity, run
+from .compiler import COMPILE_SECONDS, identity, run
 from .variants import Variant
 
 FOLDER = Path(__file__).parent
@@ -28,20 +30,51 @@ EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # each o
 COMMON = ("-std=gnu11", "-O3", "-fPIC", "-pthread", "-Wno-psabi", *EXACT)
 STALE_SECONDS = 3600.0  # a folder that is being compiled in is not as old
 NEW = ".new-"
+POLL_SECONDS = 0.05
 DIGEST = hashlib.sha256
 
 
 def cached(path: Path, own: Variant, compiler: Sequence[str]) -> float:
     """Sees that it is there; how many seconds it took to compile it."""
-    if is_ours(path) and is_whole(path):
+    if _is_there(path):
         return 0.0
-    _remove_stale(path.parent)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=NEW, ignore_cleanup_errors=True) as folder:
-        made = Path(folder) / path.name
-        seconds = compile_library(compiler, own, made)
-        _seal(made)
-        made.rename(path)
+    with _first(path.parent):
+        if _is_there(path):
+            return 0.0
+        _remove_stale(path.parent)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=NEW, ignore_cleanup_errors=True) as folder:
+            made = Path(folder) / path.name
+            seconds = compile_library(compiler, own, made)
+            _seal(made)
+            made.rename(path)
     return seconds
+
+
+def _is_there(path: Path) -> bool:
+    return is_ours(path) and is_whole(path)
+
+
+@contextmanager
+def _first(folder: Path) -> Iterator[None]:
+    """One process after the other. Whoever holds it and is killed lets go of it; who is stopped is not waited for."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        deadline = time.monotonic() + COMPILE_SECONDS
+        while not _locked(descriptor) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)  # nothing tells that a lock is free, within a time
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
 
 
 def sources() -> list[Path]:

@@ -51,14 +51,22 @@ if "avx512" in NAMES and "amx" not in NAMES:
     NAMES.append("emulated")
 
 
+class Libraries(dict[str, native.Library]):
+    """By variants' names, each loaded by who first wants it: on a machine that has none yet all take minutes."""
+
+    def __missing__(self, name: str) -> native.Library:
+        self[name] = native.load(cpu_flags(), name)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def libraries() -> Iterator[dict[str, native.Library]]:
+def libraries() -> Iterator[Libraries]:
     """Those of all variants."""
     need_compiler()
+    made = Libraries()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(variants, "VARIANTS", (*variants.VARIANTS, emulated()))
-        made = {name: native.load(cpu_flags(), name) for name in NAMES}
-    yield made
+        yield made
     for one in made.values():
         one.set_threads(1)
 
@@ -73,9 +81,7 @@ def int8_formula(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bi
 
 @pytest.mark.parametrize("variant", NAMES)
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_int8_products_are_the_formula_whatever_the_rows(
-    libraries: dict[str, native.Library], variant: str, threads: int
-) -> None:
+def test_int8_products_are_the_formula_whatever_the_rows(libraries: Libraries, variant: str, threads: int) -> None:
     library = libraries[variant]
     library.set_threads(threads)
     generator = torch.Generator().manual_seed(threads)
@@ -93,7 +99,7 @@ def test_int8_products_are_the_formula_whatever_the_rows(
 @pytest.mark.parametrize("variant", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
-    libraries: dict[str, native.Library], variant: str, dtype: torch.dtype
+    libraries: Libraries, variant: str, dtype: torch.dtype
 ) -> None:
     library = libraries[variant]
     generator = torch.Generator().manual_seed(3)
@@ -113,9 +119,7 @@ def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
 
 @pytest.mark.parametrize("variant", NAMES)
 @pytest.mark.parametrize("outputs", [300, 1500, 2300])
-def test_every_output_is_in_one_task_however_large_these_are(
-    libraries: dict[str, native.Library], variant: str, outputs: int
-) -> None:
+def test_every_output_is_in_one_task_however_large_these_are(libraries: Libraries, variant: str, outputs: int) -> None:
     """64 KB of weights are a task, or many of these where there are enough for all threads."""
     library, generator = libraries[variant], torch.Generator().manual_seed(outputs)
     weight, x = torch.randn(outputs, 1024, generator=generator), torch.randn(33, 1024, generator=generator)
@@ -129,9 +133,7 @@ def test_every_output_is_in_one_task_however_large_these_are(
 
 
 @pytest.mark.parametrize("variant", NAMES)
-def test_products_of_bfloat16_are_near_and_the_same_whatever_the_rows(
-    libraries: dict[str, native.Library], variant: str
-) -> None:
+def test_products_of_bfloat16_are_near_and_the_same_whatever_the_rows(libraries: Libraries, variant: str) -> None:
     library = libraries[variant]
     generator = torch.Generator().manual_seed(5)
     for outputs, inputs, most in ((5, 3, 40), (64, 64, 40), (67, 131, 40), (130, 1000, 40), (300, 96, 600)):
@@ -151,9 +153,7 @@ def test_products_of_bfloat16_are_near_and_the_same_whatever_the_rows(
 
 
 @pytest.mark.parametrize("variant", NAMES)
-def test_the_smallest_numbers_of_bfloat16_are_nothing_whatever_the_rows(
-    libraries: dict[str, native.Library], variant: str
-) -> None:
+def test_the_smallest_numbers_of_bfloat16_are_nothing_whatever_the_rows(libraries: Libraries, variant: str) -> None:
     """Matrix instructions know no others. What sums are added to keeps them, and a thread that has multiplied rounds as
     it did before."""
     library = libraries[variant]
@@ -219,7 +219,7 @@ def grouped(
 @pytest.mark.parametrize("variant", NAMES)
 @pytest.mark.parametrize("scaled", Scales)
 def test_products_of_groups_are_the_formula_whatever_the_rows(
-    libraries: dict[str, native.Library], variant: str, scaled: Scales
+    libraries: Libraries, variant: str, scaled: Scales
 ) -> None:
     library = libraries[variant]
     generator = torch.Generator().manual_seed(4)
@@ -244,9 +244,7 @@ def test_products_of_groups_are_the_formula_whatever_the_rows(
 
 @pytest.mark.parametrize("variant", NAMES)
 @pytest.mark.parametrize(("scaled", "most"), [(Scales.HALVES, 15), (Scales.SIX_BITS, 63), (Scales.EIGHT_BITS, -128)])
-def test_sums_of_the_largest_numbers_fit(
-    libraries: dict[str, native.Library], variant: str, scaled: Scales, most: int
-) -> None:
+def test_sums_of_the_largest_numbers_fit(libraries: Libraries, variant: str, scaled: Scales, most: int) -> None:
     """Sums of pairs have 16 bits where a processor has no others."""
     scales = {Scales.HALVES: (torch.ones(16, 4).half(),), Scales.EIGHT_BITS: (torch.ones(16, 4).half(),)}
     six = (torch.ones(16, 1), torch.ones(16, 8, dtype=torch.int8))
@@ -260,7 +258,7 @@ def test_sums_of_the_largest_numbers_fit(
 
 
 @pytest.mark.parametrize("variant", NAMES)
-def test_outputs_of_several_kinds_are_those_of_each(libraries: dict[str, native.Library], variant: str) -> None:
+def test_outputs_of_several_kinds_are_those_of_each(libraries: Libraries, variant: str) -> None:
     library, generator = libraries[variant], torch.Generator().manual_seed(5)
     kinds = ((Scales.SUPER_BLOCKS, 96), (Scales.SIX_BITS, 32), (Scales.EIGHT_BITS, 50))
     runs = [grouped(scaled, outputs, 300, generator)[0] for scaled, outputs in kinds]
@@ -275,7 +273,7 @@ def test_outputs_of_several_kinds_are_those_of_each(libraries: dict[str, native.
 
 @pytest.mark.parametrize("variant", NAMES)
 @pytest.mark.parametrize("width", [32, 160])
-def test_groups_of_any_width_are_the_formula(libraries: dict[str, native.Library], variant: str, width: int) -> None:
+def test_groups_of_any_width_are_the_formula(libraries: Libraries, variant: str, width: int) -> None:
     generator = torch.Generator().manual_seed(width)
     parts, weight = grouped(Scales.FLOAT_PAIRS, 34, 480, generator, width)
     product = grouped_linear(libraries[variant], parts, None)
@@ -283,7 +281,7 @@ def test_groups_of_any_width_are_the_formula(libraries: dict[str, native.Library
 
 
 @pytest.mark.parametrize("variant", NAMES)
-def test_a_row_that_is_no_number_makes_none_of_another(libraries: dict[str, native.Library], variant: str) -> None:
+def test_a_row_that_is_no_number_makes_none_of_another(libraries: Libraries, variant: str) -> None:
     library = libraries[variant]
     product = int8_linear(library, torch.ones(8, 64, dtype=torch.int8), torch.ones(8), None)
     x = torch.ones(4, 64)
