@@ -67,12 +67,15 @@ def names(path: Path) -> set[str]:
 
 
 class Answers:
-    """`with Answers(path, names) as answers:` `done` has the custom_ids that are answered; `append` adds one."""
+    """`with Answers(path, names) as answers:` `done` has the custom_ids that are answered, `refused` says how many
+    of these by an error; `append` adds one.
+    """
 
     def __init__(self, path: Path, expected: set[str]) -> None:
         self._path = path
         self._expected = expected
         self.done: set[str] = set()
+        self.refused = 0
 
     def __enter__(self) -> Answers:
         try:
@@ -121,20 +124,26 @@ class Answers:
     def _take(self, line: bytes, number: int) -> None:
         where = f"--output-file: {self._path}, line {number}"
         try:
-            name = answered(line)
+            name, is_error = answered(line)
         except UNREADABLE:
             raise ConfigError(f"{where} is no answer of a batch: name a new file") from None
         if name not in self._expected:
             raise ConfigError(f'{where} answers "{name}", which is not in the input: name a new file')
-        self.done.add(name)
+        self._note(name, is_error)
+
+    def _note(self, name: str, is_error: bool) -> None:
+        if name not in self.done:
+            self.done.add(name)
+            self.refused += is_error
 
     def append(self, answer: dict[str, Any]) -> None:
         """Add a line, whole. BatchError where the disk is full, or the like."""
+        line = msgspec.json.encode(answer)
         try:
-            self._lines.append(msgspec.json.encode(answer))
+            self._lines.append(line)
         except OSError as error:
             raise BatchError(f"{self._path}: {error}") from None
-        self.done.add(answer["custom_id"])
+        self._note(*answered(line))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -36,14 +36,6 @@ class Settings:
     key: str | None
 
 
-@dataclass(slots=True)
-class Tally:
-    """What became of the requests of this run."""
-
-    answered: int = 0
-    refused: int = 0  # of those: with a status other than 200, or without any answer
-
-
 class Sender:
     """`await Sender(…).run(requests)`."""
 
@@ -55,7 +47,7 @@ class Sender:
         self._answers = answers
         self._progress = progress
         self._sounds = Sounds(settings.timeout_s)
-        self.tally = Tally()
+        self.answered = 0  # by this run
 
     async def run(self, waiting: Iterator[Request]) -> None:
         """Until all are answered. ServerError once there is no server, and BatchError if it does not let us in; what is
@@ -81,8 +73,7 @@ class Sender:
         for request in waiting:
             answer = await self._answer(session, request)
             self._answers.append(answer)
-            self.tally.answered += 1
-            self.tally.refused += answer["response"] is None or answer["response"]["status_code"] != 200
+            self.answered += 1
             self._progress()
 
     async def _answer(self, session: aiohttp.ClientSession, request: Request) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..protocol.wire import UNREADABLE
 
 BUSY = frozenset({408, 429, 500, 502, 503, 504})  # whoever is asked cannot just now
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
+OK = 200
 MOST_DOUBLINGS = 7  # from the first pause to the longest; of many more there is no float
 
 
@@ -34,6 +35,14 @@ decode_request = msgspec.json.Decoder(Request).decode
 
 class _Named(msgspec.Struct):
     custom_id: str
+
+
+class _Response(msgspec.Struct):
+    status_code: int = 0
+
+
+class _Line(_Named):
+    response: _Response | None = None
 
 
 class _Error(msgspec.Struct):
@@ -58,7 +67,7 @@ class _Result(msgspec.Struct):
 
 UNASKED = {"batch_expired": "expired", "batch_cancelled": "cancelled", "expired": "expired", "canceled": "cancelled"}
 decode_answer = msgspec.json.Decoder(Answered).decode
-_decode_name = msgspec.json.Decoder(_Named).decode
+_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def digest_of(custom_id: str) -> bytes:
@@ -66,9 +75,10 @@ def digest_of(custom_id: str) -> bytes:
     return hashlib.blake2b(custom_id.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-def answered(line: bytes) -> str:
-    """The custom_id of a line of answers. One of UNREADABLE if it is none."""
-    return _decode_name(line).custom_id
+def answered(line: bytes) -> tuple[str, bool]:
+    """(the custom_id of a line of answers, whether it is an error). One of UNREADABLE if it is none."""
+    found = _decode_line(line)
+    return found.custom_id, found.response is None or found.response.status_code != OK
 
 
 def answer_line(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> dict[str, Any]:

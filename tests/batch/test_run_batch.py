@@ -94,7 +94,7 @@ def test_each_line_has_its_answer(server: Server, tmp_path: Path, capfd: pytest.
     before = target.read_bytes()
     assert main(words) == 0  # there is nothing left
     assert target.read_bytes() == before
-    assert "40 by an earlier run" in capfd.readouterr().err
+    assert "(40 by an earlier run), 1 of them with an error" in capfd.readouterr().err
 
 
 def test_one_line_is_one_request(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

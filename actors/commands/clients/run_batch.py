@@ -100,7 +100,7 @@ def _run(arguments: argparse.Namespace, words: list[str], answers: Answers, tota
         check_headers({"Authorization": key}, "the API key")
     settings = Settings(arguments.batch_concurrency, arguments.batch_retries, arguments.batch_timeout, key)
     if len(answers.done) == total:
-        return _tell(arguments, 0, 0, total)
+        return _tell(arguments, 0, answers.refused, total)
     if arguments.base_url is not None:
         return _send(
             arguments, RunningServer(arguments.base_url, arguments.ready_timeout, tls), settings, answers, total
@@ -127,7 +127,7 @@ def _send(arguments: argparse.Namespace, server: BatchServer, settings: Settings
         asyncio.run(sender.run(waiting))
     if len(answers.done) != total:
         raise BatchError(f"--input-file: {arguments.input_file} has changed since the run began")
-    return _tell(arguments, sender.tally.answered, sender.tally.refused, total)
+    return _tell(arguments, sender.answered, answers.refused, total)
 
 
 def _tell(arguments: argparse.Namespace, answered: int, refused: int, total: int) -> int:

@@ -19,6 +19,7 @@ from .talking import Request
 
 PATH = "/"  # of all doors: each request names its own
 LOOK_S = 0.05  # between two looks at a response in the background, which says nothing by itself
+ENDED_S = 300.0  # it has long ended by then, however many faults there were
 LONG: dict[str, Any] = {"max_tokens": 100, "seed": 9, "temperature": 1}
 CALLED: dict[str, Any] = {
     "name": "look_up",
@@ -86,13 +87,14 @@ async def _read(response: aiohttp.ClientResponse, tally: Any) -> bytes:
 
 
 async def _ended(session: aiohttp.ClientSession, name: str) -> bytes:
-    """The response in the background, once it has ended."""
-    while True:
-        async with session.get(f"{RESPONSES}/{name}") as answer:
-            data = await answer.read()
-        if json.loads(data)["status"] not in ("queued", "in_progress"):
-            return data
-        await asyncio.sleep(LOOK_S)
+    """The response in the background, once it has ended. TimeoutError if it does not."""
+    async with asyncio.timeout(ENDED_S):
+        while True:
+            async with session.get(f"{RESPONSES}/{name}") as answer:
+                data = await answer.read()
+            if json.loads(data)["status"] not in ("queued", "in_progress"):
+                return data
+            await asyncio.sleep(LOOK_S)
 
 
 def _streamed(path: str, data: bytes) -> Any:
