@@ -64,13 +64,20 @@ class FakeReplica:
         self.address = f"{'https' if tls else 'http'}://{host}:{self.runner.addresses[0][1]}"
 
     async def no_more(self) -> None:
-        """Nobody listens there any more."""
+        """Nobody listens there any more. Whoever was accepted before is served: a server that is closed between the two
+        would forget its connection, open, and a probe would wait for an answer as long as for a frozen one.
+        """
         assert self.runner is not None
-        for site in list(self.runner.sites):
+        sites: list[Any] = list(self.runner.sites)
+        for one in (one for site in sites for one in site._server.sockets):
+            asyncio.get_running_loop().remove_reader(one.fileno())
+        await asyncio.sleep(0)
+        for site in sites:
             await site.stop()
 
     async def stop(self) -> None:
         if self.runner is not None:
+            await self.no_more()
             runner, self.runner = self.runner, None
             await runner.cleanup()
 
