@@ -38,6 +38,7 @@ from actorserve.shm.journals.response_journal import ResponseJournal
 from ..options.config import Config, ConfigError
 from ..options.serving.certificates import Certificates, first_context
 from ..protocol.messages import ToFrontend
+from ..runtime.in_flight import Ended
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
@@ -93,12 +94,18 @@ class Frontend(LoopActor):
         self.server = runner.server
         LoopTurns(self.context, self.loop, self).start()
         kept, room = self.context.system.files.journal
-        journal = RequestJournal(self.context.files["journal"], kept if self._keeps else 0, room)
+        life = (self.context.spec.position + 1) << 32 | self.context.incarnation
+        journal = RequestJournal(self.context.files["journal"], kept if self._keeps else 0, room, life)
         longest = self.context.config.max_header_bytes
         channel, server = self.context.channel, runner.server
         upgrades = UpgradeLog(self.engine)
         over = self.engine.nobody_goes_on
-        self.pool = ConnectionPool(channel, journal, self.answers, server, self.tls, ends, longest, upgrades, over)
+        ended = Ended(self.context.board.ended(self.context.spec.position))
+        self.pool = ConnectionPool(
+            *(channel, journal, self.answers, server, self.tls, ends, longest, upgrades, over),
+            ended=ended,
+            status=self.context.status,
+        )
         if self.tls is not None:
             first = self.context.spec.index == 0
             self.certificates = Certificates(self.context.config, self.pool.use_certificates, first)

@@ -7,6 +7,8 @@ page of words, then the bytes. Counts are of the connection's whole life, as the
               NOT_BEGUN: nobody has; LOST: the bytes are not all here; UPGRADED: it is no request, but what a client
               sends over a WebSocket, of which `rest` says from where on it is wanted
     length    bytes that stand in the record, for its writer
+    life      whose request it is, of all lives of all frontends; 0: nobody has read it since a death
+    deaths    of how many lives it is suspect that have ended while it had neither slots nor an answer
 The kernel puts what it reads into the record itself: its count less rest says how much of it is the request, and no
 death comes between. Memory is taken when it is written, and given back when a long request is over
 (pages.py).
@@ -22,7 +24,7 @@ from ..layout import PAGE, whole
 from ..pages import give_back
 from .byte_ring import data_start, region_bytes, region_words
 
-REST, BEGIN, LENGTH = range(3)
+REST, BEGIN, LENGTH, LIFE, DEATHS = range(5)
 LONG = 1 << 16  # bytes of a request whose memory is given back
 MOST_READ = 1 << 18  # bytes, at once
 LOST, NOT_BEGUN, UPGRADED = (1 << 64) - 1, (1 << 64) - 2, (1 << 64) - 3
@@ -31,8 +33,10 @@ LOST, NOT_BEGUN, UPGRADED = (1 << 64) - 1, (1 << 64) - 2, (1 << 64) - 3
 class RequestJournal:
     """Records 0 to count - 1, of `room` bytes each. Numbers beyond are nobody's: nothing is kept of them."""
 
-    def __init__(self, fd: int, count: int, room: int) -> None:
+    def __init__(self, fd: int, count: int, room: int, life: int = 1) -> None:
+        """`life`: its writer's, whose predecessor has the number before it; not 0."""
         self.count = count
+        self._life = life
         self._room = whole(room, PAGE)
         self._region_words = region_words(room)
         self._map = mmap.mmap(fd, journal_bytes(count, room))
@@ -121,6 +125,8 @@ class RequestJournal:
         if number < self.count:
             words, first = self._words, self._first(number)
             if words[first + BEGIN] != LOST:
+                words[first + DEATHS] = 0
+                words[first + LIFE] = self._life
                 store_fence()
                 words[first + BEGIN] = words[first + REST]  # SYNC: journal.begin
 
@@ -166,6 +172,21 @@ class RequestJournal:
         """Has somebody looked at the request, so that the answers' record speaks of it?"""
         first = self._first(number)
         return self._words[first + BEGIN] == self._words[first + REST]
+
+    def deaths(self, number: int, is_blamed: bool) -> int:
+        """Of how many lives it is suspect, with the last if that `is_blamed` and had it. Until it is taken up it is no
+        further one's; who dies between the stores is not counted.
+        """
+        words, first = self._words, self._first(number)
+        found: int = words[first + DEATHS] + (is_blamed and words[first + LIFE] == self._life - 1)
+        words[first + LIFE] = 0
+        store_fence()
+        words[first + DEATHS] = found
+        return found
+
+    def take_up(self, number: int) -> None:
+        """It is read again."""
+        self._words[self._first(number) + LIFE] = self._life
 
     def take_over(self, number: int, request: bytes, skip: int = 0) -> None:
         """This request stands in the record, and is gone on with. `skip`: so much of it is answered, and nobody has

@@ -24,6 +24,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 from aiohttp import web
@@ -59,6 +60,9 @@ class ConnectionOwner(Protocol):
     def rest(self, number: int, read: int) -> None:
         """Nothing is under way on this connection."""
 
+    def settled(self, number: int) -> None:
+        """What a predecessor has left is no more suspect of its death."""
+
     def can_move(self, number: int, connection: socket.socket) -> bool:
         """Can another frontend go on with it?"""
 
@@ -78,6 +82,12 @@ class Unfinished:
     unsent: bytes = b""  # was handed over, and the kernel has not taken it
     behind: bytes = b""  # of a next request, which nobody has looked at; of an upgraded connection, messages
     session: LeftSession | None = None  # of an upgraded connection
+
+    @property
+    def may_be_deadly(self) -> bool:
+        """Had a predecessor only begun with the request?"""
+        has_slots = self.predecessor is not None and bool(self.predecessor.refs)
+        return bool(self.request) and self.session is None and not has_slots
 
 
 NOTHING_LEFT = Unfinished()
@@ -133,6 +143,8 @@ class RecordedConnection(TimedConnection):
             self._move,
         )
         self.record.upgraded = self._upgrade
+        if left.request:
+            self.record.settled = partial(self._pool.settled, self._number)
         self._rested_at = self._loop.time()
         super().connection_made(cast(asyncio.Transport, self.record))
         self._pool.answers.set_full(self._place, 0)

@@ -26,7 +26,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -37,6 +38,7 @@ from actorserve.http.routes import PROBE_PATHS
 from actorserve.http.transport.header_timeout import LONGEST_HEAD
 from actorserve.http.transport.json_response import error_response
 from actorserve.http.transport.resume import Predecessor
+from actorserve.shm.board.board import BoardWriter
 from actorserve.shm.journals.request_journal import MOST_READ, RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 
@@ -53,9 +55,11 @@ from ...protocol.sockets.connection_handover import (
     read_handed,
     reset_when_closed,
 )
+from ...runtime.in_flight import Ended
 from .connection import NOT_KEPT, NOTHING_LEFT, RecordedConnection, Unfinished
 from .framing import behind_first
 from .protocol import RecordedProtocol
+from .suspects import Refusal, Suspects
 from .tcp_info import read_so_far, written_so_far
 from .transport import read_predecessor
 from .upgrade import UpgradeLog, what_is_left
@@ -82,10 +86,15 @@ class ConnectionPool:
         longest_head: int = LONGEST_HEAD,
         upgrades: UpgradeLog | None = None,
         given_up: Callable[[list[int]], None] | None = None,
+        ended: Ended = Ended.NEVER,
+        status: BoardWriter | None = None,
     ) -> None:
         """With `tls` the records are of PLAIN connections alone. `answered` is told of each answer, with its status;
-        `given_up` of slots whose connection came, and was over before anybody went on from them.
+        `given_up` of slots whose connection came, and was over before anybody went on from them. `ended`: how the life
+        before did; `status`: where it stands which request is tried again.
         """
+        self._suspects = Suspects(journal, ended, status)
+        self.settled = self._suspects.settled
         self.answered = answered
         self._given_up = given_up
         self.longest_head = longest_head
@@ -119,12 +128,13 @@ class ConnectionPool:
         """Nothing is under way on this connection."""
         self.journal.rest(number, read)
         self.answers.forget(number)
+        self.settled(number)
 
     @property
     def is_adopting(self) -> bool:
         """Are connections on their way here?"""
         try:
-            return bool(self._attaching) or bool(self._channel.recv(1, socket.MSG_PEEK))
+            return bool(self._attaching) or self._suspects.are_waiting or bool(self._channel.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
             return False
 
@@ -158,6 +168,7 @@ class ConnectionPool:
         self._secret.discard(number)
         self._connections.pop(number, None)
         self.reserved.discard(number)
+        self.settled(number)
         if where == CLOSED:
             self.upgrades.forget(number)
         self._given.append((number, where))
@@ -228,7 +239,11 @@ class ConnectionPool:
         """Go on with a predecessor's connection, or reset it."""
         left = self._what_is_left(number, read, written_so_far(connection))
         if left is not None:
-            self._serve(connection, number, read, left)
+            begin = partial(self._serve, connection, number, read, left)
+            if not left.may_be_deadly:
+                begin()
+            elif not self._suspects.judge(number, begin):
+                self._start(self._refuse(connection, number, read, left.request))
             return
         log.info("a connection in the middle of an answer is reset")
         if number < self.answers.count:
@@ -291,7 +306,23 @@ class ConnectionPool:
         return Unfinished(unsent=unsent, behind=behind)
 
     def _serve(self, connection: socket.socket, number: int, read: int, left: Unfinished) -> None:
-        task = self._loop.create_task(self._attach(connection, number, read, left))
+        self._start(self._attach(connection, number, read, left))
+
+    async def _refuse(self, connection: socket.socket, number: int, read: int, request: bytes) -> None:
+        """Of a request that is given up."""
+
+        def lost() -> None:
+            self.rest(number, read)
+            self.lost(number)
+
+        try:
+            await self._loop.connect_accepted_socket(lambda: Refusal(request, lost), connection)
+        except OSError:  # it has broken off meanwhile
+            connection.close()
+            lost()
+
+    def _start(self, attaching: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(attaching)
         self._attaching.add(task)
         task.add_done_callback(self._attaching.discard)
 

@@ -44,6 +44,7 @@ class RecordedTransport:
         self.predecessor = predecessor
         self.upgraded: Upgrade | None = None
         self.muted = predecessor is not None and predecessor.begun
+        self.settled: Callable[[], None] | None = None  # who wants to know that its answer has slots
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -93,6 +94,9 @@ class RecordedTransport:
         if self._kept and len(refs) <= MOST_REFS:
             self._answers.forget(self._number)  # what was streamed before, where the connection has several answers
             self._answers.stream(self._number, refs, seed, created, replayed)
+        if self.settled is not None:
+            self.settled()
+            self.settled = None
 
     def note(self, choice: int, state: int) -> None:
         if choice < MOST_REFS + ANSWER_STATES:

@@ -354,6 +354,7 @@ async def test_what_is_given_back_keeps_its_order(monkeypatch: pytest.MonkeyPatc
             later.append(callback)
 
     vars(pool).update(
+        settled=lambda number: None,
         _channel=channel,
         _given=[],
         _numbers=set(),

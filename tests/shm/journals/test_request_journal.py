@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -239,3 +240,54 @@ def test_passing_over_may_end_anywhere(before: bytes, wanted: bytes) -> None:
         assert found is None or found[1] == wanted
         outcomes.add(found is None)
     assert outcomes == ({False, True} if wanted else {False})
+
+
+def lives(count: int) -> list[RequestJournal]:
+    """One frontend's, one after the other, all with the same records."""
+    fd = RequestJournal.create(4, ROOM)
+    try:
+        return [RequestJournal(fd, 4, ROOM, life) for life in range(1 << 32, (1 << 32) + count)]
+    finally:
+        os.close(fd)
+
+
+def test_a_request_is_suspect_of_the_deaths_of_those_who_had_it() -> None:
+    first, second, third, fourth, fifth = lives(5)
+    for number in (1, 2):
+        first.rest(number, 0)
+        read(first, number, b"GET")
+        first.begin(number)
+    assert second.deaths(1, is_blamed=True) == second.deaths(2, is_blamed=True) == 1
+    second.take_up(1)  # and dies before it comes to the other
+    assert (third.deaths(1, is_blamed=True), third.deaths(2, is_blamed=True)) == (2, 1)
+    third.take_up(1)
+    assert fourth.deaths(1, is_blamed=False) == 2, "somebody else has killed it"
+    fourth.take_up(1)
+    fourth.rest(1, 3)
+    read(fourth, 1, b"GET")
+    fourth.begin(1)
+    assert fifth.deaths(1, is_blamed=True) == 1, "another request"
+
+
+def test_no_other_frontends_life_counts() -> None:
+    """As of a connection that was moved here."""
+    first, second, third = lives(3)
+    first.rest(0, 0)
+    read(first, 0, b"GET")
+    first.begin(0)
+    assert third.deaths(0, is_blamed=True) == second.deaths(0, is_blamed=True) == 0
+
+
+def test_who_dies_while_it_counts_is_counted_once_at_most() -> None:
+    def begun() -> list[RequestJournal]:
+        made = lives(3)
+        made[0].rest(0, 0)
+        read(made[0], 0, b"GET")
+        made[0].begin(0)
+        return made
+
+    def takes_up(scene: list[RequestJournal]) -> Callable[[], object]:
+        return lambda: (scene[1].deaths(0, is_blamed=True), scene[1].take_up(0))
+
+    for scene, was_aborted in every_abort(begun, takes_up, (request_journal,)):
+        assert scene[2].deaths(0, is_blamed=True) in ((0, 1, 2) if was_aborted else (2,))
