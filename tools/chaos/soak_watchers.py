@@ -59,7 +59,7 @@ class Watchers:
         termios.tcsetwinsize(theirs, SCREEN)
         shown = asyncio.Event()
         asyncio.get_running_loop().add_reader(own, _take, own, shown)
-        command = [sys.executable, "-m", "actorserve", "top", "--server", str(self._server)]
+        command = [sys.executable, "-m", "actorserve", "top", "--server", f"pid:{self._server}"]
         env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT / "tools" / "package")}
         self._processes["top"] = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
         os.close(theirs)

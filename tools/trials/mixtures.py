@@ -263,7 +263,7 @@ def _settled(run: Run, before: dict[str, int]) -> None:
         run.found[f"seed {run.seed}: the log has {bad[0][:200]}"] += len(bad)
     if run.server.rough:  # what a dead frontend has kept for an Idempotency-Key has its slot for a while
         return
-    asking = [sys.executable, "-m", "actorserve", "why", "--list", "--server", str(run.launched.process.pid)]
+    asking = [sys.executable, "-m", "actorserve", "why", "--list", "--server", f"pid:{run.launched.process.pid}"]
     left_over = subprocess.run(asking, capture_output=True, text=True, cwd=ROOT).stdout
     if "-" in left_over:  # in a request's id
         run.found[f"seed {run.seed}: afterwards there are still {left_over[:300]}"] += 1

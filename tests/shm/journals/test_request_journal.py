@@ -287,7 +287,11 @@ def test_who_dies_while_it_counts_is_counted_once_at_most() -> None:
         return made
 
     def takes_up(scene: list[RequestJournal]) -> Callable[[], object]:
-        return lambda: (scene[1].deaths(0, is_blamed=True), scene[1].take_up(0))
+        def act() -> None:
+            scene[1].deaths(0, is_blamed=True)
+            scene[1].take_up(0)
+
+        return act
 
     for scene, was_aborted in every_abort(begun, takes_up, (request_journal,)):
         assert scene[2].deaths(0, is_blamed=True) in ((0, 1, 2) if was_aborted else (2,))
