@@ -2,9 +2,10 @@
 
 What a request may kill by is its bytes, and what is made of them until it has slots, or an answer: of those that stand
 there at a death, any may be the cause, but where somebody else has killed the process. Each is tried again alone, so
-that the innocent are cleared whoever stands beside them, and one that was read at three deaths is given up:
-its client is answered 500, and nobody looks at its bytes again. While one is tried, the board says so, and its deaths
-do not count towards the end of the server (supervisor/recovery.py).
+that the innocent are cleared whoever stands beside them; a death then is that one's alone, also where others have taken
+longer than a trial and are under way. At its third it is given up: its client is answered 500, and nobody looks at its
+bytes again. While one is tried, the board says so, and its deaths do not count towards the end of the server
+(supervisor/recovery.py).
 
 How many lives it has cost stands in its record (shm/journals/request_journal.py), written before it is read again.
 Requests that came by TLS are in no record: their connections are reset, and end with the death.
@@ -45,7 +46,10 @@ class Suspects:
     def __init__(self, journal: RequestJournal, ended: Ended, status: BoardWriter | None) -> None:
         """`ended`: how the life before did."""
         self._journal, self._ended, self._status = journal, ended, status
-        self._tried_then = status.in_flight[0] if status is not None else 0
+        self._tried_then = 0  # what was tried alone at that death
+        if status is not None:
+            self._tried_then, _ = status.in_flight
+            status.set_in_flight(0, 0)
         self._waiting: deque[Suspect] = deque()
         self._tried: int | None = None  # a connection's number
         self._patience: asyncio.TimerHandle | None = None
@@ -57,7 +61,8 @@ class Suspects:
 
     def judge(self, number: int, begin: Callable[[], None]) -> bool:
         """Of a request without slots: it is read again, now or when others are cleared. False: it is given up."""
-        deaths = self._journal.deaths(number, self._ended in (Ended.DIED, Ended.HUNG))
+        is_blamed = self._ended in (Ended.DIED, Ended.HUNG) and self._tried_then in (0, _what(number))
+        deaths = self._journal.deaths(number, is_blamed)
         hung = self._ended is Ended.HUNG and self._tried_then == _what(number)
         if deaths and (deaths >= MOST_TRIES or hung):
             if self._status is not None:

@@ -75,8 +75,8 @@ async def test_each_is_tried_alone_and_the_deadly_one_given_up(lives: Lives) -> 
     made.settled(3)  # nobody asks for that yet
     made.settled(0)
     assert begun == [0, 1] and lives.status.in_flight == (CALL | 2, 2)
-    _, begun, given_up = lives.next(Ended.DIED)  # of 1: what has begun before it is under way, too
-    assert begun == [0] and lives.status.in_flight == (CALL | 1, 3)
+    _, begun, given_up = lives.next(Ended.DIED)  # of 1: who has begun before is not to blame
+    assert begun == [0] and lives.status.in_flight == (CALL | 1, 2)
     made, begun, given_up = lives.next(Ended.OUTSIDE)
     assert not given_up and begun == [0]
     for number in range(4):
@@ -107,3 +107,21 @@ async def test_who_takes_long_keeps_nobody_waiting(lives: Lives, monkeypatch: py
         while made.are_waiting:
             await asyncio.sleep(0)
     assert begun == [0, 1, 2, 3]
+
+
+async def test_who_is_under_way_is_not_to_blame_for_one_that_is_tried(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a long upload, which nobody waits for: it is there at each death of another's."""
+    for _ in range(2):
+        made, begun, given_up = lives.next(Ended.DIED)
+        made._end()  # the first has had its time
+        assert (begun, given_up) == ([0, 1], [])
+    _, begun, given_up = lives.next(Ended.DIED)
+    assert (begun, given_up) == ([0], [1])
+
+
+async def test_what_was_tried_is_forgotten_by_who_tries_nothing(lives: Lives) -> None:
+    lives.next(Ended.DIED)
+    Suspects(lives.journal(), Ended.DIED, lives.status)  # type: ignore[arg-type]  # its clients have gone
+    assert lives.status.in_flight == (0, 0)
